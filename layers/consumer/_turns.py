@@ -29,8 +29,8 @@ from ..common.logs import fields, item_fields
 from ..common.observing import Acked, on_acked, tell_acked
 from ..leases import Done, Lease
 from ..sessions import NewState, SessionLease, Sessions
-from ..sessions.line.line import Where
 from ..sessions.line.line_queue import LineLeases, LineQueue
+from ..sessions.line.slots import Where
 from ..sessions.session.lease import Begun, Behind, TurnDone
 from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement

@@ -192,7 +192,9 @@ class SessionAdmitting(Admitting):
             self._begun.disturb(by)  # a layer may mark the item, for its completion
         if outcome.position is not None:
             moves = self._line.moves(tr)
-            await self._line.arrived(tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves)
+            await self._line.slots.arrived(
+                tr, self._session, self._record, visible_at_us=terms.visible_at_us, moves=moves
+            )
             moves.finish()
         editing = SessionEditing(self._line, self._session.name)
         for one in self._changed:

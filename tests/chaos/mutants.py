@@ -21,6 +21,8 @@ class Mutant:
     """Tests that find it by interleavings laid out by hand, if it is rarely met by chance."""
 
 
+_STAYS = "        moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n"
+
 MUTANTS = (
     Mutant(
         "a lease does not conflict with who takes the same items",
@@ -611,8 +613,8 @@ MUTANTS = (
     ),
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
-        "layers/sessions/line/line.py",
-        (("        if record.pointer:\n", "        if record.pointer and record.asleep_until_us:\n"),),
+        "layers/sessions/session/records.py",
+        (("return 0 if self.pointer and not self.asleep_until_us else max", "return max"),),
         Kind.sessions,
         tests=("tests/layers/sessions/test_sessions.py::test_a_session_is_done_in_order_one_item_at_a_time",),
     ),
@@ -644,11 +646,11 @@ MUTANTS = (
     ),
     Mutant(
         "the pointer of a session without items stays in the line",
-        "layers/sessions/line/line.py",
+        "layers/sessions/line/slots.py",
         (
             (
-                'tally("dequeued", 1)\n        await self.end(',
-                "enter_available(turn.packed, stored_pointer(rest), NO_NOTES)\n        await self.end(",
+                "        left = self.drop(tr, session, record, slot)\n",
+                "        left = self.drop(tr, session, record, slot)\n" + _STAYS,
             ),
         ),
         Kind.sessions,
@@ -693,7 +695,7 @@ MUTANTS = (
         "layers/sessions/operators/editing.py",
         (
             (
-                "            await self._line.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
+                "            await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us)\n        elif was",
                 "            pass\n        elif was",
             ),
         ),
@@ -812,7 +814,7 @@ MUTANTS = (
     Mutant(
         "ack_and_next goes on with a session's turn after a pause",
         "layers/sessions/workers/working.py",
-        (("        stopped = stopped or turn.record.paused", "        stopped = turn.record.paused"),),
+        (("        stopped = stopped or turn.record.is_stopped", "        stopped = turn.record.is_stopped"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_a_pause_ends_the_turn_of_a_session_and_keeps_its_place",
         ),

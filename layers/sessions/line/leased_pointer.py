@@ -11,7 +11,7 @@ from fdbqueue.engine.steps import finished, value_of
 from fdbqueue.lowlevel import Notes, Transaction, notes_of, rows, started
 
 from ..session.lease import Begun
-from ..session.records import SessionPointer, SessionRecord, pointer_of
+from ..session.records import WAKER, SessionPointer, SessionRecord, pointer_of
 from ..session.session import Session, SessionHead
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ class Turn:
     pointer: SessionPointer
     record: SessionRecord
     session: Session
+
+    @property
+    def is_unnumbered(self) -> bool:
+        """Whether its slot has no entry: it is that of a serial session, or the waker."""
+        return self.pointer.slot in (b"", WAKER)
 
 
 class Compared(NamedTuple):

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -42,29 +42,24 @@ from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut
 from ..session.gate_record import Gate, called
 from ..session.records import (
     DAMAGED,
-    OPEN,
-    RENEWING,
-    WAKER,
     Held,
     Keys,
-    SessionName,
     SessionPointer,
     SessionRecord,
     name_of,
-    new_pointer,
     pack_record,
     pointer_of,
     stored_pointer,
+    until,
 )
 from ..session.session import Session, SessionHead, SessionMoves, last_index
 from .joining import join_shards
 from .leased_pointer import Turn
 from .line_queue import LineLeases
 from .slots import Slots
-from .tracking import drop_dead_letters, release, tracked
+from .tracking import release, tracked
 
 _log = logging.getLogger("fdbqueue.layers.sessions")
-Where = Literal["place", "tail"]
 MAX_KNOWN = 4_096
 """For how many sessions a process keeps what it has computed of their keys."""
 
@@ -123,8 +118,6 @@ class Line:
         self.slots = Slots(self)
         """The slots of sessions that run several items at once."""
         self._known: dict[tuple[bytes, int], Session] = {}
-        self._named: dict[int, Session] = {}
-        """Sessions by the identity of their names, which leases have: equal names may be packed differently."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Line, (self.items, self.rules, self._clock)
@@ -135,21 +128,9 @@ class Line:
         if known is None:
             if len(self._known) >= MAX_KNOWN:
                 self._known.clear()
-                self._named = {}
             known = Session(self.keys, self.items, name, generation, holds=self.rules.holds)
             self._known[name, generation] = known
         return known
-
-    def name(self, session: Session) -> SessionName:
-        """Return a session's name for its lease, by which `named` finds the session again."""
-        given = session.given_name
-        self._named[id(given)] = session
-        return given
-
-    def named(self, given: SessionName, generation: int) -> Session | None:
-        """Return the session whose lease has this name; None if that is not known any more."""
-        known = self._named.get(id(given))
-        return known if known is not None and known.given_name is given and known.generation == generation else None
 
     # --- what takes part in the leases of pointers
 
@@ -171,17 +152,8 @@ class Line:
         session = self.session(pointer.name, pointer.generation)
         recorded: Any = tr.snapshot.get(session.record_key)
         stated: Any = tr.snapshot.get(session.state_key)
-        # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-        at_once = getattr(recorded, "comes_at_once", False)
-        if pointer.slot:
-            row = await self.slots.lend(tr, session, pointer, now_us)
-        else:
-            head = await session.first(tr, now_us=now_us)
-            record = session.record_if_readable(recorded.wait() if at_once else await value_of(recorded))
-            # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
-            runs = record is not None and not record.paused and not record.blocked and not record.limit
-            row = head.rows[0] if head.rows and runs else None
-        state = stated.wait() if at_once else await value_of(stated)
+        row = await self.slots.lend(tr, session, pointer, recorded, now_us)
+        state = stated.wait() if getattr(stated, "comes_at_once", False) else await value_of(stated)
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
@@ -247,13 +219,13 @@ class Line:
         self, tr: Transaction, moves: PointerMoves, turn: Turn, value: bytes, head: SessionHead, now_us: int
     ) -> Disposition:
         if not value:
-            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
+            return await self.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         error = f"The lease of {turn.notes.consumer or 'a consumer'} expired."
         try:
             attempt = turn.session.notes(turn.pointer.current, value).attempt + 1
         except FormatError as unreadable:  # as if a worker could not read it
             turn.record = replace(turn.record, blocked=cut(str(unreadable), ERROR_BYTES))
-            return await self.pass_on(tr, moves, turn, head, now_us=now_us)
+            return await self.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         delay_us = self.rules.retry.delay_us_in_any_case(attempt)
         return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
 
@@ -357,11 +329,11 @@ class Line:
                 own.returned_groups |= {notes.group}
             await own.settle()
             own.finish()
-            await self.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
+            await self.slots.pass_on(tr, moves, turn, head, now_us=now_us, delay_us=delay_us)
             return Disposition.delayed if delay_us else Disposition.available
         await own.settle()
         own.finish()
-        await self.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
+        await self.slots.pass_on(tr, moves, turn, gone, now_us=now_us, used=used)
         return fate
 
     # --- pointers and records
@@ -373,67 +345,6 @@ class Line:
     def notes(self, packed: bytes, stored: bytes) -> Notes:
         """Return the notes of a stored pointer of the line. The error names it if they can't be read."""
         return of_item(self.layout, packed, stored, notes_of)
-
-    async def pass_on(
-        self,
-        tr: Transaction,
-        moves: PointerMoves,
-        turn: Turn,
-        head: SessionHead,
-        *,
-        now_us: int,
-        used: int | None = None,
-        to: Where = "place",
-        delay_us: int = 0,
-    ) -> Disposition:
-        """End the lease of a session: its pointer goes back into the line, to sleep, or away.
-
-        Args:
-            moves: the moves of the line, to be finished by the caller.
-            head: the session's first items, without those that are gone.
-            used: how many items of the present turn are done; None: as before.
-            to: where in the line an unfinished session goes.
-            delay_us: how long the session waits, whatever it holds.
-        """
-        pointer, record, session = turn.pointer, turn.record, turn.session
-        used = pointer.used if used is None else used
-        if record.limit:
-            return await self.slots.pass_on(tr, moves, turn, now_us=now_us, used=used, to=to, delay_us=delay_us)
-        moves.leave_leased(turn.packed, turn.notes)
-        rest = replace(pointer, current=b"", since_us=0, used=used, edits=0, acked=b"")
-        if record.paused or record.blocked:
-            moves.tally("dequeued", 1)
-            self.write(tr, session, replace(record, pointer=b"", asleep_until_us=0))
-            return Disposition.available
-        if delay_us:
-            if record.asleep_until_us:
-                self.write(tr, session, replace(record, asleep_until_us=0))
-            moves.enter_delayed(turn.packed, stored_pointer(rest), _until(now_us + delay_us))
-            return Disposition.delayed
-        if head.is_ready(now_us):
-            if to == "tail":
-                moves.tally("dequeued", 1)
-                await self.enter(tr, moves, session, record, moved=not record.asleep_until_us)
-            else:
-                if record.asleep_until_us:
-                    self.write(tr, session, replace(record, asleep_until_us=0))
-                moves.enter_available(turn.packed, stored_pointer(rest), NO_NOTES)
-            return Disposition.available
-        if not head.is_alone:
-            session.add_conflicts_with_arrivals(tr)
-        if head.wake_at_us is not None:
-            self.write(tr, session, replace(record, pointer=turn.packed, asleep_until_us=head.wake_at_us))
-            moves.enter_delayed(turn.packed, stored_pointer(replace(rest, used=0)), _until(head.wake_at_us))
-            return Disposition.delayed
-        moves.tally("dequeued", 1)
-        await self.end(tr, moves, session, record, dead=head.dead)
-        return Disposition.available
-
-    def ends(self, turn: Turn, head: SessionHead) -> bool:
-        """Return whether `pass_on` clears all keys of a session's items: it has none that it may go on with."""
-        record = turn.record
-        stays = head.rows or head.wake_at_us is not None or head.dead
-        return not (stays or record.limit or record.paused or record.blocked)
 
     def keep(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, current: bytes, used: int, expires_at_us: int
@@ -483,110 +394,19 @@ class Line:
             raise ValueError(f"The weight of a session is a whole number, at least 1, and that of {name!r} {weight!r}.")
         return weight * self.rules.quantum
 
-    async def arrived(
-        self,
-        tr: Transaction,
-        session: Session,
-        record: SessionRecord | None,
-        *,
-        visible_at_us: int,
-        moves: PointerMoves,
-        items: int = 1,
-    ) -> None:
-        """See to the pointers of a session that got items, which are available at a time; 0: now."""
-        if record is not None and (record.paused or record.blocked or record.generation != session.generation):
-            return
-        record = self._limited(session, record or SessionRecord(generation=session.generation))
-        if record.blocked:
-            self.write(tr, session, record)
-            return
-        if record.limit and not visible_at_us:
-            room = 0 if record.pointer and not record.asleep_until_us else record.limit - record.slots
-            if room > 0:
-                record = await self.slots.add(tr, moves, session, record, min(room, items))
-                self.write(tr, session, record)
-            return
-        if record.pointer:
-            if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:
-                return
-            sleeping = await value_of(tr.get(self.layout.delayed.key(record.pointer)))
-            if not sleeping.present():
-                return  # its timer has fired
-            moves.leave_delayed(record.pointer, self.notes(record.pointer, bytes(sleeping)))
-            moves.tally("dequeued", 1)
-        await self.enter(tr, moves, session, record, visible_at_us=visible_at_us)
-
-    async def withdraw(self, tr: Transaction, moves: PointerMoves, record: SessionRecord) -> bool:
-        """Take a session's pointer out of the line. Return False if it is leased: its worker will see the record."""
-        layout = self.layout
-        ready = tr.get(layout.available.key(record.pointer))
-        sleeping = await value_of(tr.get(layout.delayed.key(record.pointer)))
+    async def withdraw(self, tr: Transaction, moves: PointerMoves, place: bytes) -> bool:
+        """Take a pointer out of the line. Return False if it is leased: its worker will see the record."""
+        ready = tr.get(self.layout.available.key(place))
+        sleeping = await value_of(tr.get(self.layout.delayed.key(place)))
         value = await value_of(ready)
         if value.present():
-            moves.leave_available(record.pointer, self.notes(record.pointer, bytes(value)))
+            moves.leave_available(place, self.notes(place, bytes(value)))
         elif sleeping.present():
-            moves.leave_delayed(record.pointer, self.notes(record.pointer, bytes(sleeping)))
+            moves.leave_delayed(place, self.notes(place, bytes(sleeping)))
         else:
             return False
         moves.tally("dequeued", 1)
         return True
-
-    async def enter_if_ready(
-        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, now_us: int
-    ) -> None:
-        """Give a session without a pointer one, to sleep if all its items are delayed, or end it if it has none."""
-        record = self._limited(session, record)
-        if record.blocked:
-            self.write(tr, session, record)
-            return
-        if record.limit:
-            await self.slots.balance(tr, moves, session, record)
-            return
-        head = await session.look(tr, limit=1)
-        if head.is_ready(now_us):
-            await self.enter(tr, moves, session, record)
-            return
-        session.add_conflicts_with_arrivals(tr)
-        if head.wake_at_us is not None:
-            await self.enter(tr, moves, session, record, visible_at_us=head.wake_at_us)
-        else:
-            await self.end(tr, moves, session, record, dead=head.dead)
-
-    def _limited(self, session: Session, record: SessionRecord) -> SessionRecord:
-        """Return the record of a session that begins to work, with its gates, and the rules' limit unless it has one.
-
-        A session with gates has slots, also if it runs one item at a time. It is blocked if its gates are not known.
-        """
-        if record.pointer or record.slots:
-            return record
-        record = self.slots.gates.adopted(session, record)
-        if record.kept:
-            return record
-        return replace(record, limit=self.rules.limit if self.rules.limit > 1 or record.gates else 0)
-
-    async def enter(
-        self,
-        tr: Transaction,
-        moves: PointerMoves,
-        session: Session,
-        record: SessionRecord,
-        *,
-        visible_at_us: int = 0,
-        moved: bool = False,
-    ) -> None:
-        """Append a pointer to the line, and write where it is.
-
-        Args:
-            visible_at_us: until when it sleeps; 0: it is ready.
-            moved: whether the session had a pointer that was not asleep. Enqueues need not know that it moved.
-        """
-        pointer = new_pointer(session.name, session.generation, slot=WAKER if record.limit else b"")
-        packed = await self.append(tr, moves, pointer, visible_at_us=visible_at_us)
-        changed = replace(record, pointer=packed, asleep_until_us=visible_at_us)
-        if moved:
-            tr.set(session.record_key, pack_record(changed))
-        else:
-            self.write(tr, session, changed)
 
     async def append(
         self, tr: Transaction, moves: PointerMoves, pointer: SessionPointer, *, visible_at_us: int = 0
@@ -596,7 +416,7 @@ class Line:
             await self.find_end(tr, moves)
         moves.last = (moves.last or 0) + 1
         position = Position(moves.last, new_random())
-        notes = _until(visible_at_us) if visible_at_us else NO_NOTES
+        notes = until(visible_at_us) if visible_at_us else NO_NOTES
         # It is counted as enqueued: waiting workers watch this counter.
         append_item(tr, self.layout, position, stored_pointer(pointer), (), notes, moves)
         return pack(position)
@@ -609,52 +429,7 @@ class Line:
         # Not `Queue.next_index`, which asks for a versionstamp to remember the index for further calls.
         moves.last = await last_index(tr, self.layout, self.layout.begin, self.layout.end)
 
-    async def end(
-        self, tr: Transaction, moves: PointerMoves, session: Session, record: SessionRecord, *, dead: bool
-    ) -> None:
-        """End a session that has no items. It keeps dead letters and its state, and nothing else.
-
-        A session that is being removed loses these too. Then its next generation begins, if it has items.
-        """
-        if record.closing == OPEN:
-            if not dead:
-                self._clear(tr, session)
-            if dead or record.kept:
-                limit = record.limit if record.kept else 0
-                self.write(tr, session, SessionRecord(generation=session.generation, limit=limit, kept=record.kept))
-            return
-        if dead:
-            await drop_dead_letters(tr, session)
-        self._clear(tr, session)
-        tr.clear(session.state_key)
-        if record.closing == RENEWING:
-            following = self.session(session.name, session.generation + 1)
-            head = await following.look(tr, limit=1)
-            if head.rows or head.wake_at_us is not None:
-                renewed = self._limited(following, SessionRecord(generation=following.generation))
-                if renewed.blocked:
-                    self.write(tr, following, renewed)
-                    return
-                if renewed.limit:
-                    await self.slots.balance(tr, moves, following, renewed)
-                    return
-                wake_at_us = 0 if head.rows else head.wake_at_us or 0
-                await self.enter(tr, moves, following, renewed, visible_at_us=wake_at_us)
-                return
-            following.add_conflicts_with_arrivals(tr)
-
-    def _clear(self, tr: Transaction, session: Session) -> None:
-        """Clear the record of an empty session and what its items left behind: counters and the high-water mark."""
-        tr.clear(session.record_key)
-        tr.clear_range(*session.layout.whole_range())
-        tr.add_write_conflict_key(session.guard_key)
-
     def write(self, tr: Transaction, session: Session, record: SessionRecord) -> None:
         """Write a record. It conflicts with enqueues into the session."""
         tr.set(session.record_key, pack_record(record))
         tr.add_write_conflict_key(session.guard_key)
-
-
-def _until(visible_at_us: int) -> Notes:
-    """Return the notes of a pointer that sleeps."""
-    return replace(NO_NOTES, visible_at_us=visible_at_us)

@@ -10,8 +10,6 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from msgspec.structs import replace
-
 from fdbqueue import Position
 from fdbqueue.base.times import HELD_US
 from fdbqueue.engine.keys import behind, within
@@ -38,7 +36,7 @@ from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.of_session import session_in
 
 from ...leases.timer_check import is_tracked
-from ..session.records import SessionRecord, name_of
+from ..session.records import name_of
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -142,29 +140,8 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
         own.vanish(packed, stored, "deleted", notes=notes, how=how, is_readable=is_readable)
     await own.settle()
     own.finish()
-    await settle_line(tr, line, moves, session, record, now_us)
+    await line.slots.settle(tr, moves, session, record)
     return True
-
-
-async def settle_line(
-    tr: Transaction, line: Line, moves: PointerMoves, session: Session, record: SessionRecord, now_us: int
-) -> None:
-    """Make the line fit a session with an item that was moved or removed, and is not in progress.
-
-    Args:
-        moves: the moves of the line, to be finished by the caller.
-        record: the session's record, read with a conflict.
-    """
-    if session.generation == record.generation and record.limit:
-        if record.asleep_until_us and await line.withdraw(tr, moves, record):
-            record = replace(record, pointer=b"", asleep_until_us=0)
-        await line.slots.balance(tr, moves, session, record)
-    elif session.generation == record.generation and record.pointer:
-        sleeping = await value_of(tr.get(line.layout.delayed.key(record.pointer)))
-        if sleeping.present() and record.asleep_until_us:
-            moves.leave_delayed(record.pointer, line.notes(record.pointer, bytes(sleeping)))
-            moves.tally("dequeued", 1)
-            await line.enter_if_ready(tr, moves, session, record, now_us=now_us)
 
 
 def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str, Notes]]:

@@ -52,10 +52,7 @@ class Operating:
         if record.paused:
             return
         moves = self._line.moves(tr)
-        if record.pointer and await self._line.withdraw(tr, moves, record):
-            record = replace(record, pointer=b"", asleep_until_us=0)
-        if record.slots:
-            record = await self._line.slots.withdraw(tr, moves, session, record)
+        record = await self._line.slots.withdraw(tr, moves, session, record)
         moves.finish()
         self._line.write(tr, session, replace(record, paused=True))
 
@@ -127,7 +124,7 @@ class Operating:
         if record is not None and record.asleep_until_us and found:
             # It sleeps until its delayed items are due, and has others now.
             waking = self._line.moves(tr)
-            if await self._line.withdraw(tr, waking, record):
+            if await self._line.slots.woken(tr, waking, record):
                 record = replace(record, pointer=b"", asleep_until_us=0)
             waking.finish()
         if record is not None and (found or record.blocked):
@@ -156,11 +153,8 @@ class Operating:
 
     async def go_on(self, tr: Transaction, session: Session, record: SessionRecord) -> None:
         """Write a changed record. A session without a pointer gets one if it may have one, or ends."""
-        if (record.pointer and not record.limit) or record.paused or record.blocked:
-            self._line.write(tr, session, record)
-            return
         moves = self._line.moves(tr)
-        await self._line.enter_if_ready(tr, moves, session, record, now_us=self._line.leases.now_us())
+        await self._line.slots.balance(tr, moves, session, record)
         moves.finish()
 
     async def _dead(

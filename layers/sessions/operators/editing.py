@@ -35,8 +35,7 @@ from fdbqueue.verbs.editing import EditPlan, ItemChange, cancel_one
 
 from ..line.leased_pointer import Turn
 from ..line.line import Line, PointerMoves
-from ..line.slots import Entry
-from ..line.tracking import named_by, settle_line
+from ..line.tracking import named_by
 from ..session.records import RENEWING, SessionPointer, SessionRecord
 from ..session.session import Session, SessionMoves
 from .changes import Operating
@@ -233,12 +232,12 @@ class SessionEditing(Editing[Any]):
         record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None or one.state != "available":
             return None
-        places = [record.pointer] if record.pointer else []
         if record.slots:
-            entries = await self._line.slots.entries(tr.snapshot, session)
             tr.add_read_conflict_key(session.mark(one.packed))
-            places += [entry.place for entry in entries.values() if entry.current == one.packed]
-        for place in places:
+        for slot, entry in (await self._line.slots.pointers(tr.snapshot, session, record)).items():
+            place = entry.place
+            if slot and entry.current != one.packed:
+                continue
             leased = await value_of(tr.get(self._line.layout.leased.key(place)))
             if not leased.present():
                 continue
@@ -270,11 +269,11 @@ class SessionEditing(Editing[Any]):
         if holder is not None:
             turn = Turn(holder.packed, holder.notes, holder.pointer, record, session)
             head = await session.look(tr, limit=2)
-            await self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+            await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         elif was.state == "dead" and not record.pointer and not record.slots:
             await Operating(self._line).go_on(tr, session, record)
         elif ends_wait and (free := await self._without_wait(tr, moves, session, record, was)) is not None:
-            await self._line.enter_if_ready(tr, moves, session, free, now_us=now_us)
+            await self._line.slots.balance(tr, moves, session, free)
         else:
             if record.pointer:
                 # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
@@ -284,11 +283,13 @@ class SessionEditing(Editing[Any]):
                 leased = await value_of(tr.get(shard.leased.key(record.pointer)))
                 if leased.present():
                     self._line.note_edit(tr, record.pointer, bytes(leased))
-            if await self._has_none(tr, session, record, now_us) and (await self._line.withdraw(tr, moves, record)):
+            if await self._has_none(tr, session, record, now_us) and await self._line.withdraw(
+                tr, moves, record.pointer
+            ):
                 alone = replace(record, pointer=b"", asleep_until_us=0)
-                await self._line.enter_if_ready(tr, moves, session, alone, now_us=now_us)
+                await self._line.slots.balance(tr, moves, session, alone)
             else:
-                await settle_line(tr, self._line, moves, session, record, now_us)
+                await self._line.slots.settle(tr, moves, session, record)
         moves.finish()
 
     async def _without_wait(
@@ -299,22 +300,14 @@ class SessionEditing(Editing[Any]):
         if was.state != "available" or not salvaged_notes(was.stored)[0].attempt:
             return None
         slots = self._line.slots
-        places: dict[bytes, Entry | None] = {}
-        if record.slots:
-            entries = await slots.entries(tr.snapshot, session)
-            places = {slot: entry for slot, entry in entries.items() if entry.current == was.packed}
-        elif record.pointer and not record.asleep_until_us and not record.limit:
-            places = {b"": None}
-        for slot, entry in places.items():
-            place = record.pointer if entry is None else entry.place
-            if not (await value_of(tr.get(self._line.layout.delayed.key(place)))).present():
+        for slot, entry in (await slots.pointers(tr.snapshot, session, record)).items():
+            is_its = entry.current == was.packed if slot else not (record.asleep_until_us or record.limit)
+            if not is_its or not (await value_of(tr.get(self._line.layout.delayed.key(entry.place)))).present():
                 continue
-            await self._line.withdraw(tr, moves, replace(record, pointer=place))
-            if entry is None:
-                return replace(record, pointer=b"")
-            tr.clear(session.slots_prefix + slot)
-            await slots.gates.give_up(tr, moves, record.gates, 0, slots.gates.held(record.gates, entry.stage))
-            return replace(record, slots=record.slots - 1)
+            await self._line.withdraw(tr, moves, entry.place)
+            if slot:
+                await slots.gates.give_up(tr, moves, record.gates, 0, slots.gates.held(record.gates, entry.stage))
+            return slots.drop(tr, session, record, slot)
         return None
 
     async def _has_none(self, tr: Transaction, session: Session, record: SessionRecord, now_us: int) -> bool:

@@ -441,10 +441,7 @@ async def _shown(
 
 async def _scheduled(tr: Transaction, line: Line, name: bytes, limit: int, on_bad: OnBad) -> list[StoredItem[Any]]:
     session, record = await Operating(line).read(tr.snapshot, name)
-    places_in_line = [record.pointer] if record is not None and record.pointer else []
-    if record is not None and record.slots:
-        entries = await line.slots.entries(tr.snapshot, session)
-        places_in_line += [entry.place for entry in entries.values()]
+    places_in_line = [one.place for one in (await line.slots.pointers(tr.snapshot, session, record)).values()]
     current = set()
     leasing = [(packed, tr.snapshot.get(line.layout.leased.key(packed))) for packed in places_in_line]
     for packed, read in leasing:

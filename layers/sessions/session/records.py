@@ -13,9 +13,11 @@ from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.engine.keys import NOT_A_TUPLE, within
 from fdbqueue.lowlevel import (
+    NO_NOTES,
     UNREADABLE,
     KeyValue,
     Layout,
+    Notes,
     Place,
     Subspace,
     Transaction,
@@ -70,6 +72,16 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Whether an operator set the limit, so that it stays when the session ends."""
     gates: tuple[tuple[bytes, int], ...] = ()
     """The packed names and default limits of the gates that its slots need, the innermost first."""
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether no item of it begins."""
+        return self.paused or bool(self.blocked)
+
+    @property
+    def room(self) -> int:
+        """How many more slots it may have. As long as a pointer without an entry is at work, it has none."""
+        return 0 if self.pointer and not self.asleep_until_us else max(0, (self.limit or 1) - self.slots)
 
 
 class SessionPointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -200,6 +212,11 @@ def _check_format(written: int) -> None:
         raise FormatError(
             f"A session was written in format {written} by a newer version of fdbqueue: update it here.", newer=True
         )
+
+
+def until(visible_at_us: int) -> Notes:
+    """Return the notes of a pointer that sleeps."""
+    return replace(NO_NOTES, visible_at_us=visible_at_us)
 
 
 def new_pointer(name: bytes, generation: int, *, slot: bytes = b"") -> SessionPointer:

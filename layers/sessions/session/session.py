@@ -112,13 +112,22 @@ class SessionMoves(Transitions):
 
 
 class QueueOfSession(Queue[Any]):
-    """The items of one session, which errors name as a program does."""
+    """The items of one session, which errors name as a program does.
 
-    given: Queue[Any]
-    packed_name: bytes
+    Args:
+        given: the queue of all sessions. It has the codec, and is the one that is registered.
+        layout: the keys of the session's items.
+        name: the session's packed name.
+    """
+
+    def __init__(self, given: Queue[Any], layout: Layout, name: bytes) -> None:
+        # Not the queue's own: that would look for the codec and the keys, for each session.
+        self.layout, self.home, self.codec = layout, given.home, given.codec
+        self.order = self.order_name = None
+        self._given, self._name = given, name
 
     def __repr__(self) -> str:
-        return f"the session {session_told(name_of(self.packed_name))} of {self.given!r}"
+        return f"the session {session_told(name_of(self._name))} of {self._given!r}"
 
 
 class Session:
@@ -143,8 +152,7 @@ class Session:
         self.home = keys.line
         """The layout of the line, where outcomes, groups and blobs are kept."""
         self.layout = keys.of_session(name, generation)
-        self.queue: Queue = object.__new__(QueueOfSession)  # with the same codec, and nothing else of its own
-        vars(self.queue).update(vars(queue) | {"layout": self.layout, "given": queue, "packed_name": name})
+        self.queue = QueueOfSession(queue, self.layout, name)
         self._items = keys.layout
         self.record_key = keys.record(name)
         self.guard_key = keys.guard(name)

@@ -13,7 +13,8 @@ from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pac
 
 from ...leases import FollowUp, Lease
 from ..line.leased_pointer import Turn, look_at_begun, read_turn
-from ..line.line import Line, PointerMoves, Where
+from ..line.line import Line, PointerMoves
+from ..line.slots import Where
 from ..session.lease import Begun, Behind, SessionLease, TurnDone
 from ..session.records import Held
 from .working import Working
@@ -242,7 +243,7 @@ class Turns(Generic[V]):
         left = head.without({key for key, _ in found})
         if one.leaving is not None:
             now_us = self._line.leases.now_us()
-            await self._line.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
+            await self._line.slots.pass_on(tr, moves, turn, left, now_us=now_us, used=pointer.used, to=one.leaving)
         elif found:
             # If nothing was found, a verb of a later item has acked these, and noted that item. An item is noted only
             # as it is stored: from then on a call that changes it ends the lease.

@@ -150,7 +150,7 @@ class Working(Generic[V]):
             pointer.consumer,
             notes.error,
             seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
-            session=self._line.name(session),
+            session=session.given_name,
             state=None if held.state is None else self.decoded_state(held.state),
             turn=pointer.position,
             generation=session.generation,
@@ -169,7 +169,7 @@ class Working(Generic[V]):
         state = await value_of(stated)
         record = session.record_if_readable(await value_of(recorded))
         # The session may have been paused after another process granted this lease.
-        row = found[0] if found and record is not None and not record.paused and not record.blocked else None
+        row = found[0] if found and record is not None and not record.is_stopped else None
         return Held(held.pointer, row, bytes(state) if state.present() else None)
 
     async def lease(self, tr: Transaction, duration: float) -> SessionLease[V] | None:
@@ -214,7 +214,7 @@ class Working(Generic[V]):
         moves, now_us = self._line.moves(tr), self._line.leases.now_us()
         if not head.rows and head.is_due(now_us):
             head = await session.first(tr, now_us=now_us)  # it knows which timers can't be fired
-        await self._line.pass_on(tr, moves, turn, head, now_us=now_us)
+        await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
     async def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> list[Position]:
@@ -242,7 +242,9 @@ class Working(Generic[V]):
         for places, session, record, index in entered:
             appended = session.append(tr, index, [items[at][:2] for at in places], level, notes)
             positions.update(zip(places, appended, strict=True))
-            await line.arrived(tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places))
+            await line.slots.arrived(
+                tr, session, record, visible_at_us=notes.visible_at_us, moves=moves, items=len(places)
+            )
         moves.finish()
         return [positions[at] for at in range(len(items))]
 
@@ -265,8 +267,7 @@ class Working(Generic[V]):
                 f"A session's lease was expected, as `lease` returns it, or its handle, not {ref!r}. (Where no session"
                 " is ready, `lease` returns None.)"
             )
-        known = self._line.named(ref.session, ref.generation)
-        return self._line.session(pack_name(ref.session), ref.generation) if known is None else known
+        return self._line.session(pack_name(ref.session), ref.generation)
 
     async def turn(
         self, tr: Transaction, session: Session, ref: SessionRef, *, limit: int = 1
@@ -380,7 +381,7 @@ class Working(Generic[V]):
     ) -> None:
         """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
         turn, head = await self._done(tr, session, ref, state, done)
-        await self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
+        await self._line.slots.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
 
     async def ack_all(self, db: Database, acks: list[Ack]) -> list[LeaseLost | None]:
         """Ack as `ack`, in one transaction for several calls. Each has its own error if its lease is lost."""
@@ -423,16 +424,16 @@ class Working(Generic[V]):
         turn, head = await self._done(tr, session, ref, state, done)
         now_us = self._line.leases.now_us()
         used = turn.pointer.used + 1
-        row = await self._line.slots.following(tr, turn) if turn.record.limit else next(iter(head.rows), None)
+        row = await self._line.slots.following(tr, turn, head)
         over = used >= self._line.quota(ref.session)
         if over and row is not None and not head.is_due(now_us):
             over = await self._line.others_wait(tr, now_us, turn.record)
             used = used if over else 0
         moves = self._line.moves(tr)
-        stopped = stopped or turn.record.paused or bool(turn.record.blocked)
+        stopped = stopped or turn.record.is_stopped
         if row is None or over or stopped or await turn.session.is_out(tr, row, now_us):
             to: Literal["place", "tail"] = "tail" if over else "place"
-            await self._line.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
+            await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us, used=used, to=to)
             moves.finish()
             return None
         current = turn.session.layout.available.packed(row.key)
@@ -498,7 +499,7 @@ class Working(Generic[V]):
             now, head = await read_turn(tr, self._line, turn.packed, session, limit=2)
             turn.record = turn.record if now is None else now.record
         left = head.without({key})
-        ends = self._line.ends(turn, left)
+        ends = self._line.slots.ends(turn, left)
         if ends:
             session.add_conflicts_with_arrivals(tr)
             left.is_alone = True
@@ -526,7 +527,7 @@ class Working(Generic[V]):
         """Give the session back for some time."""
         turn, head = await self.turn(tr, self.session_of(ref), ref)
         moves = self._line.moves(tr)
-        await self._line.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
+        await self._line.slots.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
 
     async def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> None:

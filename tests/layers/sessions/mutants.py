@@ -75,7 +75,7 @@ MUTANTS = (
         LINE,
         (
             (
-                "            moves.leave_available(record.pointer, self.notes(record.pointer, bytes(value)))\n",
+                "            moves.leave_available(place, self.notes(place, bytes(value)))\n",
                 "            pass\n",
             ),
         ),
@@ -92,8 +92,13 @@ MUTANTS = (
     ),
     Mutant(
         "an item that is available does not wake a session of delayed items",
-        LINE,
-        (("if not record.asleep_until_us or 0 < record.asleep_until_us <= visible_at_us:", "if record.pointer:"),),
+        SLOTS,
+        (
+            (
+                "if record.pointer and visible_at_us and not visible_at_us < record.asleep_until_us:",
+                "if record.pointer:",
+            ),
+        ),
     ),
     Mutant(
         "an ack does not see a pause",
@@ -102,13 +107,13 @@ MUTANTS = (
     ),
     Mutant(
         "an ended session keeps its counters",
-        LINE,
+        SLOTS,
         (("        tr.clear_range(*session.layout.whole_range())\n", ""),),
     ),
     Mutant(
         "a released follow-up does not wake its session",
-        TRACKING,
-        (("if sleeping.present() and record.asleep_until_us:", "if False:"),),
+        SLOTS,
+        (("if record.asleep_until_us and await self.woken(tr, moves, record):", "if False:"),),
     ),
     Mutant(
         "a sweep removes the item in progress",
@@ -147,19 +152,25 @@ MUTANTS = (
         "a lowered limit does not converge",
         SLOTS,
         (
-            ("        if not runs or record.slots > record.limit:\n", "        if not runs:\n"),
-            ("record.paused or record.blocked or record.slots > record.limit:", "record.paused or record.blocked:"),
+            (
+                "        if record.is_stopped or record.slots > record.limit:\n            moves",
+                "        if record.is_stopped:\n            moves",
+            ),
+            (
+                "record is None or record.is_stopped or record.slots > record.limit:",
+                "record is None or record.is_stopped:",
+            ),
         ),
     ),
     Mutant(
         "a slot goes on though there are too many",
         SLOTS,
-        (("not turn.pointer.slot or turn.record.slots > turn.record.limit", "not turn.pointer.slot"),),
+        (("turn.is_unnumbered or record.slots > record.limit", "turn.is_unnumbered"),),
     ),
     Mutant(
         "a slot ends beside an item that comes",
         SLOTS,
-        (("        session.add_conflicts_with_arrivals(tr)\n        self._drop", "        self._drop"),),
+        (("            session.add_conflicts_with_arrivals(tr)\n        left", "            pass\n        left"),),
     ),
     Mutant(
         "a raised limit does not see an item that comes",
@@ -196,8 +207,8 @@ MUTANTS = (
         SLOTS,
         (
             (
-                "            if record.gates:\n                self.note(",
-                "            if False:\n                self.note(",
+                "            elif record.gates:\n                self.note(",
+                "            elif False:\n                self.note(",
             ),
         ),
     ),

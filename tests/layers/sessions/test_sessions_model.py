@@ -117,6 +117,10 @@ class SessionsMachine(RuleBasedStateMachine):
                 one.dead, one.state, one.closing = 0, None, False
             one.slot, one.used = None, 0
 
+    def now_available(self, one: Modelled) -> None:
+        for item in one.items:
+            item.until = 0.0 if item.until <= self.now else item.until
+
     def fail(self, name: Any, delay: float) -> None:
         one = self.model[name]
         assert one.current is not None
@@ -176,8 +180,7 @@ class SessionsMachine(RuleBasedStateMachine):
             return
         _, name = min(ready, key=lambda entry: entry[0] or 0)
         one = self.model[name]
-        for item in one.items:
-            item.until = 0.0 if item.until <= self.now else item.until
+        self.now_available(one)
         assert lease is not None
         self.given(name, lease, duration)
 
@@ -275,6 +278,7 @@ class SessionsMachine(RuleBasedStateMachine):
         self.run(self.sessions.resume, name)
         was, one.paused = one.paused, False
         if was and one.busy is None:
+            self.now_available(one)
             self.place(name, tail=True)
 
     @rule(name=st.sampled_from(NAMES))
