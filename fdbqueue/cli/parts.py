@@ -277,7 +277,7 @@ def streams(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
     Example: fdbqueue streams orders
     """
-    from fdbqueue.spark.stream.operators import streams as all_streams
+    from fdbqueue.spark.operators import streams as all_streams
 
     table = wants_table(as_json)
     with opened_queue(url, queue) as (db, own):

@@ -12,23 +12,22 @@
 
 General layout
 --------------
-Spark calls `source.py` (the DataSource, and the batch sink). `options.py` is the one table of all options. `opening.py`
+Spark calls `source.py` (the DataSource, and the sinks). `options.py` is the one table of all options. `opening.py`
 opens what must be there. `telling.py` puts the sentence of an error in front of its traceback.
 
-Loads: `batch/schema.py` refuses a wrong schema on the driver. `batch/columns.py` turns Arrow batches into rows,
-`appenders.py` writes rows, and `dataframe.py` has `enqueue_dataframe`. The folders `job` and `rows` know no Spark.
-`job/attempt.py` has the attempts at one partition, of loads and of streams. `job/partition.py` has the partition's log
-and its owner. `job/job.py` begins, commits and reports jobs. `job/resubmitted.py` is for jobs that are submitted again.
-`job/record.py` and `job/keys.py` define the stored data.
+Loads: `schemas.py` refuses a wrong schema on the driver. `columns.py` turns Arrow batches into rows,
+`appenders.py` writes rows, and `dataframe.py` has `enqueue_dataframe`.
+`attempts.py` has the attempts at one partition, of loads and of streams. `partition_log.py` has the partition's log,
+its owner, and the stored data. `loads.py` begins, commits and reports jobs, and submits them again.
+`waiting_rows.py` has rows in memory.
 
-Looks: `look/reader.py` calls `look/ranges.py`, which knows no Spark. `look/item_columns.py` has the columns of looks
-and of streams.
+Looks: `readers.py` calls `looks.py`. `schemas.py` has the columns of looks and of streams.
 
-Streams out of a queue: `stream/reader.py` is what Spark calls. `stream/source.py` has its answers, without Spark, on
-top of `fdbqueue.layers.streams`. `stream/operators.py` is for operators. `claims.py` and `stream/claim_reader.py` have
-named claims. `draining.py` has `drain_to_table`, `redrive` and `started`.
+Streams out of a queue: `readers.py` is what Spark calls. `stream_source.py` has its answers, without Spark, on
+top of `fdbqueue.layers.streams`. `operators.py` is for operators, and `claims.py` has named claims. `draining.py` has
+`drain_to_table`, `redrive` and `started`.
 
-Streams into a queue: `sink/writer.py` is what Spark calls, `sink_batches.py` has the protocol without Spark. The guides
+Streams into a queue: `source.py` is what Spark calls, `sink_batches.py` has the protocol without Spark. The guides
 under docs say where the guarantees of looks and streams end. The rest of this text is about bulk loads.
 
 Guarantees: with ``exactlyOnce``, each row of the DataFrame is in the queue once when the job has succeeded. This holds
@@ -60,7 +59,7 @@ Limits:
    automatically. With the format alone, the option ``partitions`` refuses a larger number before the first row is
    computed.
 3. Rows can be seen, and dequeued, as soon as they are written. A failed job leaves its rows in the queue; submit it
-   again. The rows of that submission are first stored aside. One process enqueues them at its end (`resubmitted.py`).
+   again. The rows of that submission are first stored aside. One process enqueues them at its end (`loads.py`).
 4. The user chooses the job id, and must derive it from the input: the same id for the same rows, another id for other
    rows. Two concurrent submissions of one id both succeed if their rows are the same. If not, both may be refused, and
    rows of both may be in.
@@ -77,9 +76,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.spark.claims import Claim, claim
-from fdbqueue.spark.job.job import forget_job, job_report, jobs
-from fdbqueue.spark.job.record import JobReport
-from fdbqueue.spark.stream.operators import Settled, forget_stream, release, settle, streams
+from fdbqueue.spark.loads import forget_job, job_report, jobs
+from fdbqueue.spark.operators import Settled, forget_stream, release, settle, streams
+from fdbqueue.spark.partition_log import JobReport
 
 if TYPE_CHECKING:
     from fdbqueue.spark.dataframe import enqueue_dataframe, register

@@ -13,7 +13,7 @@ from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.streams import BatchRecord, Stream
 from fdbqueue.spark.opening import check_queue, existing
 from fdbqueue.spark.options import CLAIM, FAIL, WAIT, naming, parse, url_of
-from fdbqueue.spark.stream.claim_splits import EPOCH, ClaimRefusals, terms
+from fdbqueue.spark.stream_source import EPOCH, ClaimRefusals, terms
 from fdbqueue.stored.layout import Name
 from fdbqueue.verbs.queue import Queue
 

@@ -17,11 +17,10 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.batch.schema import field_of, header_of
-from fdbqueue.spark.job.job import forget_job, job_report, read_record
-from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.record import JobHeader, JobRecord, JobReport
+from fdbqueue.spark.loads import forget_job, job_report, read_record
 from fdbqueue.spark.options import AT_LEAST_ONCE, EXACTLY_ONCE, LOAD, OPTIONS, Options, parse
+from fdbqueue.spark.partition_log import JobHeader, JobKeys, JobRecord, JobReport
+from fdbqueue.spark.schemas import field_of, header_of
 from fdbqueue.spark.source import NAME, FdbQueueDataSource
 from fdbqueue.spark.telling import own_errors
 from fdbqueue.stored.layout import Layout, Name

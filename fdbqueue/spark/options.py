@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple, TypeAlias, TypeVar
 from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import MAX_LEVELS
-from fdbqueue.spark.job.keys import JOBS_WITHOUT_A_QUEUE
+from fdbqueue.spark.partition_log import JOBS_WITHOUT_A_QUEUE
 from fdbqueue.stored.layout import Layout, Name, pack
 from fdbqueue.stored.names import queue_named, queue_text
 from fdbqueue.stored.states import ALL_STATES

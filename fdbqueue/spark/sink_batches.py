@@ -9,7 +9,7 @@ record. A commit that is repeated finds the decision and goes on; it never makes
 that the batch is done and removes all stored rows.
 
 **At once.** Within a run of a query, Spark tries a task again with the same partition. So the digests in the
-partition's log say which rows are in, as for a bulk load (`partition.py`). Only another run of the query repeats a
+partition's log say which rows are in, as for a bulk load (`partition_log.py`). Only another run of the query repeats a
 batch, with partitions whose number no task can see. So the first run that begins a batch writes its id into the record.
 Tasks of that run write to the queue; tasks of any other run store their rows aside. The commit of those stores its
 decision, which stops the first run. Then it leaves out the rows whose digests are in the log of any partition. If rows
@@ -19,7 +19,7 @@ that are in are not among a repeated batch's, it is refused, and nothing more is
 | --- | --- |
 | ``("sink", name)`` | the record: the query, the last batch that is done, and the decision of the next one |
 | ``("sink", name, query, batch, token, n, piece)`` | some of the rows that an attempt stored |
-| ``("sink", name, query, batch, "log", …)`` | the logs of the batch's partitions, as those of a job (`keys.py`) |
+| ``("sink", name, query, batch, "log", …)`` | the logs of the batch's partitions (`partition_log.py`) |
 """
 
 from __future__ import annotations
@@ -38,14 +38,12 @@ from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams.records import decode, encode
-from fdbqueue.spark.job.attempt import BATCH_ROWS, PartitionReport, RowHolder
-from fdbqueue.spark.job.job import difference
-from fdbqueue.spark.job.keys import PartitionKeys
-from fdbqueue.spark.job.partition import JobIsCommitted, RowLog, counted, entries
+from fdbqueue.spark.appenders import Appender
+from fdbqueue.spark.attempts import BATCH_ROWS, PartitionReport, RowHolder
+from fdbqueue.spark.loads import difference
 from fdbqueue.spark.options import Lost
-from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.digests import Multiset
-from fdbqueue.spark.rows.rows import SparkRows, unpack
+from fdbqueue.spark.partition_log import JobIsCommitted, PartitionKeys, RowLog, counted, entries
+from fdbqueue.spark.waiting_rows import Multiset, SparkRows, unpack
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.settings import refuse_codec, refuse_others_keys

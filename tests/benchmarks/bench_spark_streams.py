@@ -16,7 +16,7 @@ from fdbqueue import Queue
 from fdbqueue.engine.closing import LOOK_SECONDS
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.options import STREAM, parse
-from fdbqueue.spark.stream.source import StreamSource
+from fdbqueue.spark.stream_source import StreamSource
 from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, say
 from tests.benchmarks.processes import cpu_seconds, descendants
 from tests.spark.peaks import peaks_of

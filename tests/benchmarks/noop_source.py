@@ -18,9 +18,9 @@ from pyspark.sql.types import StructType
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.base.position import Position
-from fdbqueue.spark.look.item_columns import ItemTable, look_schema, stream_schema
-from fdbqueue.spark.look.ranges import Stored
+from fdbqueue.spark.looks import Stored
 from fdbqueue.spark.options import LOOK, STREAM, parse
+from fdbqueue.spark.schemas import ItemTable, look_schema, stream_schema
 from fdbqueue.stored.items import PLAIN
 from fdbqueue.stored.layout import pack
 

@@ -510,14 +510,14 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt at a partition does not look which rows are in",
-        "fdbqueue/spark/job/attempt.py",
+        "fdbqueue/spark/attempts.py",
         (("                    self._ahead.add(digests)\n", "                    pass\n"),),
         Kind.plain,
         tests=("tests/spark/test_protocol.py::test_a_retry_in_any_order_skips_enqueued_rows",),
     ),
     Mutant(
         "a transaction of rows does not conflict with who claims their partition",
-        "fdbqueue/spark/job/partition.py",
+        "fdbqueue/spark/partition_log.py",
         (
             (
                 "tr.get(self._keys.record), tr.get(self._owner), self._token)",
@@ -761,7 +761,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream claims a batch before its number is in the log",
-        "fdbqueue/spark/stream/source.py",
+        "fdbqueue/spark/stream_source.py",
         (
             (
                 "        return self._offset(following)\n",
@@ -773,7 +773,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stream acks a batch before it is in the commit log",
-        "fdbqueue/spark/stream/source.py",
+        "fdbqueue/spark/stream_source.py",
         (("        return [(place.batch, place", "        self.commit(end)\n        return [(place.batch, place"),),
         Kind.streams,
         tests=("tests/spark/test_stream_model.py::test_a_kill_at_each_point_of_a_trigger_loses_and_doubles_nothing",),
@@ -1326,7 +1326,7 @@ MUTANTS = (
     ),
     Mutant(
         "a job is written among the keys of another queue",
-        "fdbqueue/spark/job/job.py",
+        "fdbqueue/spark/loads.py",
         (
             (
                 "        await refuse_others_keys(tr, keys.layout)\n        await refuse_bypass",
@@ -1339,7 +1339,7 @@ MUTANTS = (
     ),
     Mutant(
         "the report of a job is written among the keys of another queue",
-        "fdbqueue/spark/job/job.py",
+        "fdbqueue/spark/loads.py",
         (
             (
                 "        await refuse_others_keys(tr, keys.layout)\n        await _refuse_other",

@@ -19,7 +19,7 @@ from fdbqueue import Queue, StreamError
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.oplog._records import content_of
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.stream.source import Offset, StreamSource
+from fdbqueue.spark.stream_source import Offset, StreamSource
 from tests.chaos.consumers import Taker
 from tests.chaos.history import OK, History
 from tests.chaos.kinds import MAX_ATTEMPTS

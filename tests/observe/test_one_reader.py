@@ -42,7 +42,7 @@ DECIDES = {
     "fdbqueue/cli/items.py": "whether to ask before a clear",
     "fdbqueue/moves/quotas.py": "whether an item fits",
     "fdbqueue/reads/check.py": "compares counters with items",
-    "fdbqueue/spark/look/ranges.py": "how many partitions read a queue",
+    "fdbqueue/spark/looks.py": "how many partitions read a queue",
     "fdbqueue/transfer/copying.py": "whether a target is empty",
     "fdbqueue/verbs/renaming.py": "whether all items have moved",
     "layers/blobs/check.py": "compares counters with blobs",

@@ -33,7 +33,7 @@ from fdbqueue.layers import (
     Subscriptions,
 )
 from fdbqueue.spark.appenders import writing_of
-from fdbqueue.spark.batch.columns import RowColumns
+from fdbqueue.spark.columns import RowColumns
 from fdbqueue.spark.options import LOAD, parse
 from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
 from fdbqueue.transfer import copy_queue, export_items, import_items
@@ -275,8 +275,7 @@ KNOWN = {
     "fdbqueue/writes/indices.py": "Queue.enqueue in a transaction",
     "fdbqueue/transfer/importing.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
-    "fdbqueue/spark/rows/appender.py": "Spark's batch sink",
-    "fdbqueue/spark/appenders.py": "Spark's batch sink into sessions",
+    "fdbqueue/spark/appenders.py": "Spark's batch sink",
     "layers/leases/enqueueing.py": "Leases.enqueue",
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",

@@ -23,7 +23,7 @@ from fdbqueue.layers.staged.requests import Requests, Wish
 from fdbqueue.layers.streams.records import decode as decode_record
 from fdbqueue.layers.streams.records import encode
 from fdbqueue.moves.admission import HighWaterMark
-from fdbqueue.spark.job.record import JobHeader, JobOutcome, JobRecord
+from fdbqueue.spark.partition_log import JobHeader, JobOutcome, JobRecord
 from fdbqueue.stored.items import (
     Chunked,
     Notes,

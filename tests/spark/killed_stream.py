@@ -17,14 +17,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from fdbqueue.spark.batch.schema import header_of, value_columns
-from fdbqueue.spark.look.item_columns import check_schema, stream_schema
 from fdbqueue.spark.options import SINK, STREAM, parse
-from fdbqueue.spark.sink.writer import BatchStored, FdbQueueStreamWriter
-from fdbqueue.spark.source import FdbQueueDataSource
-from fdbqueue.spark.stream.claim_reader import SplitPartition
-from fdbqueue.spark.stream.reader import FdbQueueStreamReader
-from fdbqueue.spark.stream.source import Offset
+from fdbqueue.spark.readers import FdbQueueStreamReader, SplitPartition
+from fdbqueue.spark.schemas import check_schema, header_of, stream_schema, value_columns
+from fdbqueue.spark.source import BatchStored, FdbQueueDataSource, FdbQueueStreamWriter
+from fdbqueue.spark.stream_source import Offset
 from tests.spark.faulty import kill_executor
 from tests.spark.sessions import new_session
 from tests.spark.shuffled import keep_litter_out

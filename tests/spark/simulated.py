@@ -10,15 +10,11 @@ from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
-from fdbqueue.spark.job.attempt import At, JobAttempt, PartitionAttempt, PartitionReport
-from fdbqueue.spark.job.job import begin_job, commit_job
-from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.partition import job_log
-from fdbqueue.spark.job.record import JobHeader, JobReport
-from fdbqueue.spark.job.resubmitted import hold, release
-from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.appenders import Appender
+from fdbqueue.spark.attempts import At, JobAttempt, PartitionAttempt, PartitionReport
+from fdbqueue.spark.loads import begin_job, commit_job, hold, release
+from fdbqueue.spark.partition_log import JobHeader, JobKeys, JobReport, job_log
+from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Name
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction

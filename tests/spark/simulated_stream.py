@@ -12,7 +12,7 @@ from typing import Any
 from fdbqueue import Queue
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.options import STREAM, Options, parse
-from fdbqueue.spark.stream.source import Offset, StreamSource
+from fdbqueue.spark.stream_source import Offset, StreamSource
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 

@@ -13,11 +13,10 @@ from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import job_report
 from fdbqueue.spark.appenders import writing_of
-from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.attempts import JobAttempt
 from fdbqueue.spark.options import LOAD, parse
-from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.partition_log import job_log
+from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.items import envelope
 from tests.helpers.faults import Fault
 from tests.spark.shop import prices

@@ -11,10 +11,10 @@ import pytest
 from fdbqueue import OtherCodec, Queue, QueuePaused, StorageError, StreamError, UnknownQueue
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import claim, release, streams
-from fdbqueue.spark.look.item_columns import stream_schema
 from fdbqueue.spark.options import CLAIM, parse
-from fdbqueue.spark.stream.claim_reader import FdbQueueClaimReader, _stream
-from fdbqueue.spark.stream.claim_splits import splits
+from fdbqueue.spark.readers import FdbQueueClaimReader, _stream
+from fdbqueue.spark.schemas import stream_schema
+from fdbqueue.spark.stream_source import splits
 from tests.helpers.faults import FaultyDatabase
 from tests.layers.streams.test_streams import terms as stream_terms
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from fdbqueue.errors import CodecError, ItemTooLarge
-from fdbqueue.spark.batch.columns import RowColumns
+from fdbqueue.spark.columns import RowColumns
 from fdbqueue.spark.options import LOAD
 from fdbqueue.spark.options import parse as parse_options
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.waiting_rows import SparkRows
 from fdbqueue.stored.items import MAX_ITEM_BYTES, parse
 
 

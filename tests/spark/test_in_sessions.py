@@ -19,13 +19,12 @@ from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.layers.smart import Messages, MessageType
 from fdbqueue.spark import enqueue_dataframe
 from fdbqueue.spark.appenders import writing_of
-from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.attempts import JobAttempt
+from fdbqueue.spark.columns import RowColumns
 from fdbqueue.spark.options import LOAD, Options, parse
-from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import SparkRows, pack, unpack
+from fdbqueue.spark.partition_log import job_log
 from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
+from fdbqueue.spark.waiting_rows import SparkRows, digests_of, pack, unpack
 from fdbqueue.stored.items import envelope
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source

@@ -14,10 +14,10 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.spark import enqueue_dataframe
 from fdbqueue.spark.appenders import writing_of
-from fdbqueue.spark.batch.columns import RowColumns
-from fdbqueue.spark.job.attempt import JobAttempt
-from fdbqueue.spark.job.partition import job_log
+from fdbqueue.spark.attempts import JobAttempt
+from fdbqueue.spark.columns import RowColumns
 from fdbqueue.spark.options import LOAD, Options, parse
+from fdbqueue.spark.partition_log import job_log
 from tests.spark.simulated import Job
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.look.item_columns import ItemTable, look_schema
-from fdbqueue.spark.look.ranges import ranges
+from fdbqueue.spark.looks import ranges
 from fdbqueue.spark.options import LOOK, parse
+from fdbqueue.spark.schemas import ItemTable, look_schema
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import ALL_STATES

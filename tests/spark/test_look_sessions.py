@@ -13,10 +13,9 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.sessions.session.records import name_of
 from fdbqueue.lowlevel import pack
-from fdbqueue.spark.look.item_columns import ItemTable, look_schema
-from fdbqueue.spark.look.ranges import Stored
-from fdbqueue.spark.look.session_ranges import session_pages, session_ranges
+from fdbqueue.spark.looks import Stored, session_pages, session_ranges
 from fdbqueue.spark.options import LOOK, Options, parse
+from fdbqueue.spark.schemas import ItemTable, look_schema
 from fdbqueue.stored.names import session_text
 from fdbqueue.stored.states import ALL_STATES
 from tests.helpers.clock import Clock

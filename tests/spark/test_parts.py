@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.streams.records import decode, encode
-from fdbqueue.spark.job.record import JobRecord
 from fdbqueue.spark.options import LOAD, parse, url_of
-from fdbqueue.spark.rows.backlog import ROW_OVERHEAD_BYTES, Backlog
-from fdbqueue.spark.rows.digests import DIGEST_BYTES, Multiset, digests_of
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.partition_log import JobRecord
+from fdbqueue.spark.waiting_rows import DIGEST_BYTES, ROW_OVERHEAD_BYTES, Backlog, Multiset, SparkRows, digests_of
 from tests.spark.simulated import header, rows
 
 # Two bytes in all, so that buckets fill up and that a digest is often found across the border of two others.

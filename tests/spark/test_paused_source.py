@@ -10,8 +10,7 @@ import pytest
 from fdbqueue import OtherCodec, Queue, QueuePaused, QueueRenamed, StreamError, UnknownQueue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.stream.claim_splits import terms
-from fdbqueue.spark.stream.source import StreamSource
+from fdbqueue.spark.stream_source import StreamSource, terms
 from fdbqueue.stored.rename_marks import Mark, pack_mark
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated_stream import Checkpoint, Killed, Query, dying, stream_options

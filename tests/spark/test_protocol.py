@@ -15,10 +15,9 @@ from fdbqueue.errors import JobError, OrderError
 from fdbqueue.layers.priority import EarliestDeadline
 from fdbqueue.moves.arrivals import arrivals_since, span_of
 from fdbqueue.spark import forget_job, job_report, jobs
-from fdbqueue.spark.job.job import begin_job
-from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.loads import begin_job
+from fdbqueue.spark.partition_log import JobKeys
+from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.items import INLINE_BYTES, envelope
 from fdbqueue.stored.layout import pack
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
@@ -216,7 +215,7 @@ def test_a_late_transaction_under_way_fails_when_the_job_is_committed(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Also before the log is removed, which would make it fail anyhow.
-    monkeypatch.setattr("fdbqueue.spark.job.job.remove_log", lambda db, keys: None)
+    monkeypatch.setattr("fdbqueue.spark.loads.remove_log", lambda db, keys: None)
 
     def play(at: Any) -> Any:
         return job.run(VALUES, at=at)
@@ -293,7 +292,7 @@ def test_committing_twice_gives_the_same_report(job: Job) -> None:
 
 
 def test_a_committed_job_leaves_its_record_only(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.spark.job.job.ENTRIES_A_REMOVAL", 3)
+    monkeypatch.setattr("fdbqueue.spark.loads.ENTRIES_A_REMOVAL", 3)
     job.commit(job.run(VALUES, 0), job.run(VALUES, 1))
     span = job.queue.layout.jobs.range()
     assert [row.key for row in job.db.get_range(span.start, span.stop)] == [job.keys.record]

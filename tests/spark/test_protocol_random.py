@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.attempt import At, PartitionReport
+from fdbqueue.spark.attempts import At, PartitionReport
 from tests.helpers.faults import Fault
 from tests.spark.simulated import Actor, HastyDatabase, Job, Killed, in_pieces, rows
 

@@ -15,8 +15,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.errors import CodecError, JobError
 from fdbqueue.spark import enqueue_dataframe, job_report, jobs, register
-from fdbqueue.spark.job.keys import JobKeys
 from fdbqueue.spark.options import LOAD, parse
+from fdbqueue.spark.partition_log import JobKeys
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -313,8 +313,8 @@ def test_a_relative_path_is_the_callers_wherever_spark_was_started(
 
 
 def test_a_row_is_in_the_same_partition_in_any_time_zone(spark: SparkSession) -> None:
-    from fdbqueue.spark.batch.schema import header_of
     from fdbqueue.spark.dataframe import _repartitioned
+    from fdbqueue.spark.schemas import header_of
 
     df = spark.range(200).selectExpr("id", "map('at', timestamp_seconds(id), 'never', null) AS more")
     header = header_of(parse(LOAD, {"url": "fdb:", "queue": "q", "jobId": "j", "codec": "json"}), df.schema)

@@ -14,10 +14,9 @@ from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import sink_batches
-from fdbqueue.spark.job.attempt import JobAttempt, PartitionReport
+from fdbqueue.spark.appenders import Appender
+from fdbqueue.spark.attempts import JobAttempt, PartitionReport
 from fdbqueue.spark.options import SINK, parse
-from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.digests import Multiset
 from fdbqueue.spark.sink_batches import (
     SinkBatch,
     SinkKeys,
@@ -27,6 +26,7 @@ from fdbqueue.spark.sink_batches import (
     commit_batch,
     stage,
 )
+from fdbqueue.spark.waiting_rows import Multiset
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.sessions import source

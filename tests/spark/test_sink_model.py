@@ -10,10 +10,10 @@ import pytest
 
 from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
-from fdbqueue.spark.job.attempt import PartitionReport
-from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.appenders import Appender
+from fdbqueue.spark.attempts import PartitionReport
 from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, commit_batch, stage
+from fdbqueue.spark.waiting_rows import SparkRows
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from tests.helpers.faults import FaultyDatabase

@@ -10,9 +10,9 @@ from fdbqueue import Queue
 from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.spark.look.item_columns import stream_schema
 from fdbqueue.spark.options import STREAM, parse
-from fdbqueue.spark.stream.claim_reader import SplitPartition, read_split
+from fdbqueue.spark.readers import SplitPartition, read_split
+from fdbqueue.spark.schemas import stream_schema
 
 
 @pytest.mark.engines("file", "cluster")

@@ -13,7 +13,7 @@ from fdbqueue import Queue, QueuePaused, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.spark.stream.source import StreamSource
+from fdbqueue.spark.stream_source import StreamSource
 from tests.spark.simulated_stream import Checkpoint, Killed, Killer, Query, dying, stream_options
 
 HISTORIES = 100

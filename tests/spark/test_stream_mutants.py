@@ -12,7 +12,7 @@ from fdbqueue import Queue, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.sink_batches import SinkBatch
-from fdbqueue.spark.stream.source import Offset, StreamSource
+from fdbqueue.spark.stream_source import Offset, StreamSource
 from tests.spark import test_sink_model, test_stream_model
 
 pytestmark = pytest.mark.engines("memory")

@@ -15,8 +15,8 @@ from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.spark import forget_job, job_report
-from fdbqueue.spark.job.attempt import PartitionReport
-from fdbqueue.spark.job.record import JobRecord
+from fdbqueue.spark.attempts import PartitionReport
+from fdbqueue.spark.partition_log import JobRecord
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated import Job, rows
 

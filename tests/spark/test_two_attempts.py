@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, StructType
 from fdbqueue import Queue
 from fdbqueue.errors import JobError
 from fdbqueue.spark import job_report, source
-from fdbqueue.spark.job.attempt import PartitionReport
+from fdbqueue.spark.attempts import PartitionReport
 from fdbqueue.spark.source import FdbQueueDataSource, FdbQueueWriter
 from tests.helpers.processes import Processes, kill_9
 

@@ -23,7 +23,7 @@ from fdbqueue.layers.smart.scanning import deadline_parts
 from fdbqueue.layers.subscriptions.records import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
 from fdbqueue.layers.subscriptions.waiters import DISPATCHER
 from fdbqueue.moves.arrivals import announce
-from fdbqueue.spark.job.keys import MAX_JOB_ID_BYTES, JobKeys
+from fdbqueue.spark.partition_log import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import (
     APPENDED_BYTES,
     CATALOGUE,

@@ -185,7 +185,7 @@ READS_OTHERS = {
     "fdbqueue/stored/names.py": "the one that may",
     "fdbqueue/cli/helptext.py": "finds names in messages, as a program gives them",
     "fdbqueue/agents/words.py": "a host in brackets",
-    "fdbqueue/spark/stream/operators.py": "what Spark left in a checkpoint",
+    "fdbqueue/spark/operators.py": "what Spark left in a checkpoint",
 }
 READS = re.compile(r"""literal_eval|startswith\(["'][\[{]["']|\[:1\] [!=]= ["'][\[{]""")
 FORMATS = re.compile(r"\{[\w.]*\b(session|gate)(![rsa])?\}|\b(repr|str|ascii)\([\w.]*\b(session|gate)\)")

@@ -18,9 +18,8 @@ from fdbqueue import NestedQueue, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import within
 from fdbqueue.layers import Sessions
-from fdbqueue.spark.job.job import begin_job, report_job
-from fdbqueue.spark.job.keys import JobKeys
-from fdbqueue.spark.job.record import JobHeader
+from fdbqueue.spark.loads import begin_job, report_job
+from fdbqueue.spark.partition_log import JobHeader, JobKeys
 from fdbqueue.spark.sink_batches import SinkBatch, SinkKeys, begin_batch
 from fdbqueue.stored import known
 from fdbqueue.stored.layout import CATALOGUE, Layout

@@ -15,7 +15,7 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.subscriptions.waiters import DISPATCHER
-from fdbqueue.spark.job.keys import JobKeys
+from fdbqueue.spark.partition_log import JobKeys
 from fdbqueue.spark.sink_batches import SinkKeys
 from fdbqueue.stored.layout import CATALOGUE, is_own
 from tests.helpers.nightly import at_night

@@ -1,15 +1,17 @@
 """Attempts at one partition: each receives its rows, and writes those that are not in the queue yet, or holds them.
 
 All loads and streams into queues use the same `PartitionAttempt`. A `JobAttempt` writes to the queue at once. A
-`RowHolder` stores rows aside until it is known that they are the right ones. Both stop when they find the job committed.
+`RowHolder` stores rows aside until it is known that they are the right ones. Both stop when they find the job
+committed.
 
     ahead    digests of rows that are in the queue and that this attempt has not met in its input
     backlog  rows that it met and that are not in, as far as it knows
     sent     transactions under way
 
-If an incoming row's digest is in `ahead`, it is removed there. Otherwise the row joins the backlog. The attempt writes
-nothing while `ahead` has digests. Otherwise, if the input differed from an earlier attempt's, new rows would be in
-before the difference shows at the end. No transaction is open between two calls, so the input may take its time.
+If an incoming row's digest is in `ahead`, it is removed there. Otherwise the row joins the backlog. The attempt
+writes nothing while `ahead` has digests. Otherwise, if the input differed from an earlier attempt's, new rows would
+be in before the difference shows at the end. No transaction is open between two calls, so the input may take its
+time.
 """
 
 from __future__ import annotations
@@ -21,18 +23,20 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError, adopt_binding
 from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.transactional import again, attempts
 from fdbqueue.errors import JobError
-from fdbqueue.spark.job.partition import Check, JobIsCommitted, MayWrite, NoLog, NotMine
-from fdbqueue.spark.rows.appender import Appender
-from fdbqueue.spark.rows.backlog import MEMORY_BYTES, Backlog
-from fdbqueue.spark.rows.digests import Met, Multiset
-from fdbqueue.spark.rows.rows import SparkRows, pack
+from fdbqueue.spark.partition_log import Check, JobIsCommitted, MayWrite, NoLog, NotMine
+from fdbqueue.spark.waiting_rows import MEMORY_BYTES, Backlog, Met, Multiset, SparkRows, pack
 from fdbqueue.stored.items import CHUNK_BYTES
+
+if TYPE_CHECKING:
+    from fdbqueue.spark.appenders import Appender
+
 
 BATCH_ROWS = 4_000
 BATCH_BYTES = 1_000_000
@@ -47,6 +51,7 @@ the next rows."""
 TOKEN_BYTES = 8
 _DIGESTS_A_VALUE = 4_000
 """This keeps a value under FoundationDB's limit of 100,000 bytes."""
+
 
 At = Callable[[str], None]
 
@@ -80,7 +85,7 @@ class PartitionReport:
 
 @dataclass(frozen=True, slots=True)
 class HeldRows:
-    """The rows that an attempt stored aside until all rows of its job were met (`resubmitted.py`)."""
+    """The rows that an attempt stored aside until all rows of its job were met (`loads.py`)."""
 
     token: bytes
     """The attempt's token."""

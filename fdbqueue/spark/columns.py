@@ -17,8 +17,7 @@ from fdbqueue.layers.leases.times import LONGEST_SECONDS
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.spark.appenders import levels_of, sessions_at
 from fdbqueue.spark.options import Options
-from fdbqueue.spark.rows.digests import digests_of
-from fdbqueue.spark.rows.rows import SparkRows
+from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.codecs import codec_named
 from fdbqueue.stored.items import INLINE_BYTES, PLAIN, Notes, envelope, with_notes
 

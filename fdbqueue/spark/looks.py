@@ -1,9 +1,12 @@
-"""Reads the items of sessions in all states, in the order of the sessions' names.
+"""Cuts a queue into ranges, one for each task of a look, and reads the items of sessions. No Spark in here.
+
+`fdbqueue.arrow.stored` reads ranges of positions. Ranges of sessions are read here, in the order of the sessions'
+names.
 
 Each session has its items under keys of its own, and an item never leaves its session. So one transaction reads whole
-sessions. A session that is too large for one transaction is read a page at a time, as a queue is. The item in progress
-is stored with the available ones. The session's leased pointer names it, so each transaction also reads all leased
-pointers. There is one for each worker.
+sessions. A session that is too large for one transaction is read a page at a time, as a queue is. The item in
+progress is stored with the available ones. The session's leased pointer names it, so each transaction also reads all
+leased pointers. There is one for each worker.
 """
 
 from __future__ import annotations
@@ -15,7 +18,18 @@ from typing import NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
-from fdbqueue.arrow.stored import FIRST_ROWS, PAGE_BYTES, PAGE_ROWS, Range, Stored, read_page
+from fdbqueue.arrow.stored import (
+    FIRST_ROWS,
+    PAGE_BYTES,
+    PAGE_ROWS,
+    Page,
+    Range,
+    Stored,
+    bounds,
+    pages,
+    places,
+    read_page,
+)
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.keys import behind, within
 from fdbqueue.engine.steps import rows, run, started, value_of
@@ -23,11 +37,72 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.session import Session
-from fdbqueue.spark.look.ranges import PARTITION_ITEMS, evenly
+from fdbqueue.layers.streams import refuse_sessions
+from fdbqueue.stored.counters import read_own_stats
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout, names_above
 from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.queue import Queue
+
+__all__ = ["Page", "Range", "Stored", "pages", "ranges"]
+
+
+PARTITION_ITEMS = 50_000
+"""About how many items a task of a look reads. With fewer, Spark's cost of a task is more than the reading."""
+
+
+def ranges(
+    db: Database,
+    layout: Layout,
+    whole: Range,
+    states: tuple[str, ...],
+    at_least: int,
+    *,
+    beside_sessions: bool = False,
+) -> list[Range]:
+    """Cut a range into about equal parts, by the database's own split points. Both ends stay open.
+
+    Args:
+        beside_sessions: whether the queue may have items in sessions, which the caller reads too.
+
+    Raises:
+        StreamError: the queue has items in sessions.
+    """
+    body = partial(_ranges, layout=layout, whole=whole, states=states, at_least=at_least, refuses=not beside_sessions)
+    return run(attempts(db, body))
+
+
+async def _ranges(
+    tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int, refuses: bool
+) -> list[Range]:
+    if refuses:
+        await refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
+    stats = await read_own_stats(tr, layout)
+    items = sum(getattr(stats, state) for state in states)
+    wanted = max(at_least, -(-items // PARTITION_ITEMS))
+    if wanted <= 1:
+        return [whole]
+    view = tr.snapshot
+    spans = [(place, *bounds(place, whole)) for _, place in places(layout, states)]
+    sizes = [view.get_estimated_range_size_bytes(begin, end) for _, begin, end in spans]
+    size = 0
+    for future in sizes:
+        size += await value_of(future)
+    chunk = max(1, size // wanted)
+    points = [(place, begin, end, view.get_range_split_points(begin, end, chunk)) for place, begin, end in spans]
+    borders: set[bytes] = set()
+    for place, begin, end, keys in points:
+        borders.update(place.packed(bytes(key)) for key in await value_of(keys) if begin < bytes(key) < end)
+    chosen = evenly(sorted(borders), wanted - 1)
+    return [Range(begin, end) for begin, end in zip([whole.begin, *chosen], [*chosen, whole.end], strict=True)]
+
+
+def evenly(borders: list[bytes], most: int) -> list[bytes]:
+    """Return at most so many of them, evenly."""
+    if len(borders) <= most:
+        return borders
+    return [borders[len(borders) * at // most] for at in range(most)]
+
 
 PLACES = ("available", "delayed", "dead")
 LEASED = "leased"
@@ -52,7 +127,7 @@ def session_ranges(db: Database, layout: Layout, at_least: int) -> list[Range]:
 
     A range has the packed names of sessions as bounds, and is open at both outer ends.
     """
-    return run(attempts(db, partial(_ranges, sessions=_sessions(layout), at_least=at_least)))
+    return run(attempts(db, partial(_session_ranges, sessions=_sessions(layout), at_least=at_least)))
 
 
 def session_pages(
@@ -91,7 +166,7 @@ def _sessions(layout: Layout) -> Sessions:
     return Sessions(Queue(layout.space))
 
 
-async def _ranges(tr: Transaction, sessions: Sessions, at_least: int) -> list[Range]:
+async def _session_ranges(tr: Transaction, sessions: Sessions, at_least: int) -> list[Range]:
     begin, end = within(sessions.line.keys.items)
     if not await rows(tr.snapshot, begin, end, limit=1):
         return []
