@@ -7,7 +7,7 @@ there" would be wrong.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
@@ -29,15 +29,36 @@ REMEDIES = {
 """The call of `Sessions` that does the same."""
 
 
-def session_in(position: Position) -> tuple[Any, bytes] | None:
-    """Return the session that a position names, and the item's packed position there; None if it names none.
+class SessionAddress(NamedTuple):
+    """How an item of a session is named where its outcome and its group are kept, and by its completion.
 
-    The position of a completion of a session's item names its session (`Session.address`).
+    It is stored as a position: the session's generation for the index, and the rest for the random part.
     """
+
+    generation: int
+    """The session's generation."""
+    name: bytes
+    """The session's packed name."""
+    packed: bytes
+    """The item's packed position in the session."""
+
+    @property
+    def position(self) -> Position:
+        """The address as it is stored."""
+        return Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + self.packed)
+
+    @classmethod
+    def of(cls, position: Position) -> SessionAddress:
+        """Return the address that a position is."""
+        size = int.from_bytes(position.random[:2], "big") + 2
+        return cls(position.index, position.random[2:size], position.random[size:])
+
+
+def session_in(position: Position) -> tuple[Any, bytes] | None:
+    """Return the session that a position names, and the item's packed position there; None if it is no address."""
     if position.rank is not None or len(position.random) <= RANDOM_BYTES:
         return None
-    size = int.from_bytes(position.random[:2], "big") + 2
-    name, packed = position.random[2:size], position.random[size:]
+    _, name, packed = SessionAddress.of(position)
     try:
         (given,) = fdb_tuple.unpack(name)
         is_address = fdb_tuple.pack((given,)) == name and rank_of(packed) is not None

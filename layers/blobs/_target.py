@@ -16,7 +16,7 @@ from ..common.composing import EnqueuesInSessions, QueueWithLeases
 from ..groups import Groups
 from ..leases import Leases
 from ..leases.done import position_in
-from ..leases.marking import entered_at
+from ..leases.marking import entered_at, sessions_of
 from ..priority import PriorityQueue
 from ..results import Completion, Results
 from ..sessions import Sessions
@@ -51,7 +51,7 @@ class Entrance(Generic[V]):
         own = isinstance(getattr(target, "leases", None), Leases)
         remedy = f" Give the `leases` of this {type(target).__name__}." if own else ""
         good = isinstance(given, Queue | Leases | PriorityQueue | SmartQueue | Subscriptions)
-        good = good or getattr(given, "sessions", None) is not None  # Sessions, or a layer of them that enqueues
+        good = good or sessions_of(given) is not None  # Sessions, or a layer of them that enqueues
         if isinstance(given, Results | Groups):
             # The completion of a message that is not enqueued may be that of another item, with a blob of its own.
             good = not hasattr(given.queue.codec, "is_over")
@@ -62,7 +62,7 @@ class Entrance(Generic[V]):
                 f" {target!r}.{remedy}"
             )
         self.queue: Queue[V] = given if isinstance(given, Queue) else _queue_of(given)
-        self.sessions: Sessions[V] | None = getattr(given, "sessions", None)
+        self.sessions: Sessions[V] | None = sessions_of(given)
         """The sessions that get the items; None: they are plain items of the queue."""
         self.home: Layout = self.queue.layout if self.sessions is None else self.sessions.line.layout
         """The layout of blobs and uploads."""

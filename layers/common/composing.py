@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Tra
 
 from ..leases import Head, Leases
 from ..leases.done import takes_transactions
+from ..leases.marking import sessions_of
 from ..leases.policies import note_bare
 
 
@@ -158,7 +159,7 @@ def enqueues_in_transactions(given: object, layer: str) -> Leases:
     Raises:
         TypeError: it is something else.
     """
-    sessions = getattr(given, "sessions", None)
+    sessions = sessions_of(given)
     leases = given if isinstance(given, Leases) else getattr(given, "leases", None)
     if sessions is not None:
         leases = sessions.line.leases
@@ -191,7 +192,7 @@ def _existing(given: object, wanted: str) -> Leases:
 
 
 def _remedy(given: object) -> str:
-    if (sessions := getattr(given, "sessions", None)) is not None:
+    if (sessions := sessions_of(given)) is not None:
         return f" {sessions.taken_by}"
     if isinstance(getattr(given, "leases", None), Leases):
         return f" To take from all items of that queue, give the `leases` of this {type(given).__name__}."

@@ -22,6 +22,7 @@ from ..common.handlers import Handler
 from ..common.middleware import Middleware, bound, checked
 from ..leases import Leases
 from ..leases.leases import this_consumer
+from ..leases.marking import sessions_of
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
@@ -155,7 +156,7 @@ class Consumer(Named, Generic[V]):
         check_flag(signals, "signals")
         if on_bad not in ("fail", "dead"):
             raise ValueError(f"on_bad is 'fail' or 'dead', not {on_bad!r}.")
-        given: Any = getattr(source, "sessions", None) or source  # those of Results, Groups or SmartSessions
+        given: Any = sessions_of(source) or source  # those of Results, Groups or SmartSessions
         if not isinstance(given, Subscription | Sessions):
             given = given_leases(given, "Consumer", "or a Subscription, or Sessions")
         if not callable(handler):

@@ -38,6 +38,7 @@ from ..common.handlers import call_back, not_awaited
 from ..common.logs import fields
 from ..common.waiting import Stop, long_wait
 from ..leases import Leases, Reclaimed
+from ..leases.marking import sessions_of
 from ..leases.times import positive
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
@@ -96,7 +97,7 @@ class Watchdog(Named):
         positive(interval, "interval")
         if type(batch) is not int or batch < 1:
             raise ValueError(f"batch is how many timers one transaction fires, at least 1, not {batch!r}.")
-        sessions = getattr(leases, "sessions", None)
+        sessions = sessions_of(leases)
         own = leases if sessions is None else sessions.line.leases
         self.leases: Leases = given_leases(cast("Leases | QueueWithLeases", own), "Watchdog", "or Sessions")
         if hook is not None and not callable(hook):

@@ -35,7 +35,7 @@ from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
 from ..leases.done import check_follow_ups, follow_ups_of, position_in
-from ..leases.marking import entered_at, mark
+from ..leases.marking import entered_at, mark, sessions_of
 from ..leases.times import positive
 from ._group import HOLD_SECONDS, Group, check_name, check_token, set_hold
 
@@ -122,7 +122,7 @@ class Groups(Named, QueueWithLeases[Any]):
             if isinstance(inner, Groups):
                 raise TypeError(f"An item is a member of one group at most: give Groups the source of {inner!r}.")
             inner = getattr(inner, "_source", None)
-        self.sessions = getattr(source, "sessions", None)
+        self.sessions = sessions_of(source)
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
 

@@ -15,7 +15,7 @@ from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.items import with_header
 
 from .enqueueing import PRIORITY, enqueue_with_notes
-from .marking import entered_at, mark
+from .marking import entered_at, mark, sessions_of
 from .times import not_negative, positive, visible_at
 
 FOLLOW_UPS_BYTES = 400
@@ -106,7 +106,7 @@ class FollowUp:
     @property
     def size_bytes(self) -> int:
         """About how many bytes it takes in the notes of the item that it follows."""
-        sessions = getattr(self.target, "sessions", None)
+        sessions = sessions_of(self.target)
         if sessions is not None:
             size: int = sessions.address_bytes(self._terms.get("session"))
             return size + POSITION_BYTES
@@ -123,7 +123,7 @@ def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
     visible_at(0, terms.get("delay"), terms.get("at"))
     if terms.get("ttl") is not None:
         positive(terms["ttl"], "ttl")
-    sessions = getattr(target, "sessions", None)
+    sessions = sessions_of(target)
     if sessions is not None:
         if terms.get("session") is None:
             raise TypeError(f"{target!r} enqueues into sessions: give session=, as in FollowUp(…, session='ann').")

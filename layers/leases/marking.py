@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec import structs
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Layout, Notes, Place, Transaction, notes_of, pack, value_of, with_notes
 from fdbqueue.stored.own_values import of_item
+
+if TYPE_CHECKING:
+    from ..sessions import Sessions
 
 
 class Marked(NamedTuple):
@@ -38,6 +41,14 @@ class Entered(NamedTuple):
         return self.home.available.position(self.home.available.key(self.address))
 
 
+def sessions_of(layer: object) -> Sessions | None:
+    """Return the sessions that a layer's items go to; None: they are the queue's plain items.
+
+    `Sessions` have them as `sessions`, and so has a layer of them, as `Results`. A stranger's layer may be one, too.
+    """
+    return getattr(layer, "sessions", None)
+
+
 async def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position, session: Any) -> Entered:
     """Return where the item is that a layer has just enqueued in this transaction.
 
@@ -46,10 +57,8 @@ async def entered_at(tr: Transaction, target: Any, layout: Layout, position: Pos
         layout: the layout of the layer's queue.
         session: the item's session, if the layer has any.
     """
-    sessions = getattr(target, "sessions", None)
-    if sessions is not None:
-        found: Entered = await sessions.entered_at(tr, position, session)
-        return found
+    if (sessions := sessions_of(target)) is not None:
+        return await sessions.entered_at(tr, position, session)
     packed = pack(position)
     return Entered(layout, packed, layout, packed)
 

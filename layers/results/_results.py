@@ -28,7 +28,7 @@ from fdbqueue.moves.outcomes import begin as begin_outcome
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
 from ..leases.done import check_follow_ups, follow_ups_of, position_in
-from ..leases.marking import entered_at, mark
+from ..leases.marking import entered_at, mark, sessions_of
 from ..leases.times import positive
 from ._completion import Completion
 from .ends import end_outcome
@@ -83,7 +83,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         keep: float = KEEP_SECONDS,
     ) -> None:
         self.leases = enqueues_in_transactions(source, "Results")
-        self.sessions = getattr(source, "sessions", None)
+        self.sessions = sessions_of(source)
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
         self._type: Any = Any if type is None else type

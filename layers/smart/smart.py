@@ -15,6 +15,7 @@ from fdbqueue.stored.items import check_headers, with_header
 from ..common.composing import QueueWithLeases, TakenFromFront, leases_of
 from ..common.levels import PRIORITY, Levels
 from ..leases import Leases
+from ..leases.marking import sessions_of
 from ..leases.timer_check import check_leases
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ._resend import Resend
@@ -80,7 +81,7 @@ class SmartQueue(Named, TakenFromFront[Any]):
     ) -> None:
         if isinstance(queue, SmartQueue):
             raise TypeError(f"{queue!r} is a SmartQueue already, with its own limits: use it, or give its `leases`.")
-        if (sessions := getattr(queue, "sessions", None)) is not None:
+        if (sessions := sessions_of(queue)) is not None:
             raise TypeError(
                 f"SmartQueue takes a Queue or its Leases, not {queue!r}. For checks within a session take"
                 f" SmartSessions(sessions). {sessions.taken_by}"

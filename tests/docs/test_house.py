@@ -316,7 +316,6 @@ DECODES = {
     "layers/groups/sweeping.py": HINT,
     "layers/oplog/_logged.py": "reads a template of a key",
     "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
-    "layers/sessions/line/tracking.py": "reads a position",
     "layers/staged/requests.py": OWN_ERROR,
     "layers/streams/_stream.py": HINT,
     "layers/streams/records.py": OWN_ERROR,

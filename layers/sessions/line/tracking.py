@@ -33,7 +33,7 @@ from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
 from fdbqueue.stored.own_rows import session_of
-from fdbqueue.verbs.of_session import session_in
+from fdbqueue.verbs.of_session import SessionAddress, session_in
 
 from ...leases.timer_check import is_tracked
 from ..session.records import name_of
@@ -51,8 +51,8 @@ DROPPED_AT_ONCE = 100
 
 def at_address(line: Line, address: Position) -> tuple[Session, bytes]:
     """Return the session of an address, and the item's packed position."""
-    size = int.from_bytes(address.random[:2], "big") + 2
-    return line.session(address.random[2:size], address.index), address.random[size:]
+    generation, name, packed = SessionAddress.of(address)
+    return line.session(name, generation), packed
 
 
 def named_by(line: Line, position: Position, name: bytes | None) -> tuple[Session | None, bytes]:

@@ -9,12 +9,7 @@ MAX_CONCURRENCY = 256
 
 def check_concurrency(given: object) -> None:
     """Raise an error if this is no number of items that may run at once."""
-    if type(given) is not int:
-        raise TypeError(f"concurrency is how many items of a session run at once, a whole number, not {given!r}.")
-    if not 1 <= given <= MAX_CONCURRENCY:
-        raise ValueError(
-            f"concurrency is how many items of a session run at once, 1 to {MAX_CONCURRENCY}, not {given}."
-        )
+    check_count(given, "concurrency is how many items of a session run at once", most=MAX_CONCURRENCY)
 
 
 def check_count(count: object, told: str, *, most: int | None = None) -> None:

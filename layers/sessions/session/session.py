@@ -28,6 +28,7 @@ from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DELAY
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import of_item
+from fdbqueue.verbs.of_session import SessionAddress
 
 from ...leases import immediately
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
@@ -201,7 +202,7 @@ class Session:
 
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""
-        return pack(Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + packed))
+        return pack(SessionAddress(self.generation, self.name, packed).position)
 
     def last_index(self, tr: Transaction, level: int) -> Steps[int]:
         """Return the highest index that an item of a level has, or had before it was delayed.
