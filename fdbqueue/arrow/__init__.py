@@ -5,8 +5,7 @@
 
 General layout
 --------------
-`stored.py` reads items of all states in pages. `columns.py` makes record batches of them, with the columns that layers
-add (`contributed.py`). `positions.py` parses many positions at a time. Spark's looks use all of them. `reading.py` has
-the calls behind the verbs of `verbs.py`. `tables.py` turns tables into values to enqueue. `needs.py`
-imports pyarrow, or says how to install it.
+`stored.py` reads items of all states in pages. `columns.py` makes record batches of them, and parses many positions at
+a time. Spark's looks use both. `reading.py` has the calls behind the verbs of `verbs.py`. `tables.py` turns tables into
+values to enqueue. `needs.py` imports pyarrow, or says how to install it, and knows the columns that layers add.
 """

@@ -1,10 +1,14 @@
-"""Import pyarrow on demand, and recognise tables without it."""
+"""Import pyarrow on demand, recognise tables without it, and know the columns that layers add to items."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NamedTuple, Protocol, cast, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, cast, runtime_checkable
+
+from fdbqueue.base.contributions import Contributions
+from fdbqueue.stored.items import Notes
 
 REMEDY = "pip install 'fdbqueue[arrow]'"
 
@@ -85,3 +89,19 @@ def check_columns(values: object, **columns: str | None) -> bool:
             " pyarrow.Table, a DataFrame, or another object with __arrow_c_stream__."
         )
     return False
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of items in all states, made of their notes."""
+
+    name: str
+    kind: Literal["time", "number", "text"]
+    """Its type. A time is in microseconds."""
+    of: Callable[[Notes, str], Any]
+    """Returns the value of an item, by its notes and its state; None: it has none. A number is never None."""
+    of_claimed: Callable[[str], Any] | None = None
+    """Returns the value of an item that a stream's batch has, by the name of the stream; None: `of` does."""
+
+
+column_parts: Contributions[tuple[Column, ...]] = Contributions(leases="fdbqueue.layers.leases.columns:COLUMNS")

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from fdbqueue.arrow.columns import Columns, OnBad, look_fields
-from fdbqueue.arrow.stored import Page, Range, StoredLook
+from fdbqueue.arrow.stored import Range, StoredLook, page_of
 from fdbqueue.base.arguments import check_borders, check_limit
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -17,9 +17,7 @@ from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import StreamError
 from fdbqueue.stored.codecs import Codec
-from fdbqueue.stored.items import is_chunked, join_chunks, parse
 from fdbqueue.stored.layout import Layout, pack
-from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.rename_marks import check_renamed
 from fdbqueue.stored.settings import check_decodes
 from fdbqueue.stored.states import ALL_STATES
@@ -131,15 +129,7 @@ async def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[
     Raises:
         CodecError, FormatError: an item can't be read.
     """
-    place = layout.available
-    payloads: dict[int, bytes] = {}
-    for at, row in enumerate(found):
-        packed = place.packed(row.key)
-        chunked = of_item(layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
-        if chunked is not None:
-            chunks = await rows(tr.snapshot, *layout.chunk_range_of(packed))
-            payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
-    page = Page([row.key for row in found], len(place.prefix), [row.value for row in found], "available", payloads)
+    page = await page_of(tr.snapshot, layout, layout.available, found, "available")
     return Columns(layout, codec, _taken_fields(codec)).batch(page)
 
 

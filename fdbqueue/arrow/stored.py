@@ -13,13 +13,14 @@ from functools import partial
 from operator import itemgetter
 from typing import NamedTuple, cast, overload
 
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.steps import columns, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
 from fdbqueue.stored.layout import Layout, Place
+from fdbqueue.stored.own_values import of_item
 from fdbqueue.stored.states import CLAIMED
 
 PAGE_ROWS = 5_000
@@ -260,6 +261,22 @@ async def read_page(
     if not payloads or not page.chunked:
         return page, following
     return await _with_chunks(tr, layout, page, following)
+
+
+async def page_of(tr: ReadTransaction, layout: Layout, place: Place, found: Sequence[KeyValue], state: str) -> Page:
+    """Return the rows of a place as a page, with the payloads that are in chunks.
+
+    Raises:
+        FormatError: an item can't be read, or its chunks are damaged.
+    """
+    payloads: dict[int, bytes] = {}
+    for at, row in enumerate(found):
+        packed = place.packed(row.key)
+        chunked = of_item(layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
+        if chunked is not None:
+            chunks = await rows(tr, *layout.chunk_range_of(packed))
+            payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
+    return Page([row.key for row in found], len(place.prefix), [row.value for row in found], state, payloads)
 
 
 class _Rows(NamedTuple):

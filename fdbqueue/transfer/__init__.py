@@ -5,15 +5,14 @@ queue to another database while it is in use. `backup` copies an embedded folder
 
 General layout
 --------------
-`records.py` is an item in a file, and the digest of many. `files.py` writes and reads files of records, as JSON lines
-or Parquet (`parquet.py`). `exporting.py`, `importing.py`, `copying.py` and `backups.py` have the calls. `marks.py`
-refuses items that belong to more than their queue, such as a group.
+`records.py` is an item in a file, the digest of many, and refuses items that belong to more than their queue, such as a
+group. `files.py` writes and reads files of records, as JSON lines or Parquet (`parquet.py`). `exports.py`, `copying.py`
+and `backups.py` have the calls.
 """
 
 from fdbqueue.transfer.backups import BackupReport, backup
 from fdbqueue.transfer.copying import CopyReport, copy_queue, release_copy
-from fdbqueue.transfer.exporting import ExportReport, export_items
-from fdbqueue.transfer.importing import ImportReport, import_items
+from fdbqueue.transfer.exports import ExportReport, ImportReport, export_items, import_items
 
 __all__ = [
     "BackupReport",

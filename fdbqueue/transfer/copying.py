@@ -26,7 +26,7 @@ from hashlib import blake2b
 import msgspec
 from msgspec.structs import replace
 
-from fdbqueue.arrow.stored import Page, Range, Stored, StoredLook
+from fdbqueue.arrow.stored import Range, Stored, StoredLook, page_of
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts, only_database
@@ -46,7 +46,6 @@ from fdbqueue.stored.items import (
     has_notes,
     has_parts,
     is_chunked,
-    join_chunks,
     notes_of,
     parse,
     size_of,
@@ -55,9 +54,8 @@ from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.states import ALL_STATES
-from fdbqueue.transfer.importing import progress_key
-from fdbqueue.transfer.marks import check_is_queue, marks_of, refusal, refuse_layers
-from fdbqueue.transfer.records import DIGEST_BYTES, Digest
+from fdbqueue.transfer.exports import progress_key
+from fdbqueue.transfer.records import DIGEST_BYTES, Digest, check_is_queue, marks_of, refusal, refuse_layers
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.renaming import fitting
 from fdbqueue.writes.appending import append_item
@@ -442,14 +440,7 @@ class _Copy:
         if not await self._is_ours(tr):
             return []
         found = await rows(tr, place.begin, place.end)
-        payloads: dict[int, bytes] = {}
-        for at, row in enumerate(found):
-            packed = place.packed(row.key)
-            chunked = of_item(self._layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
-            if chunked is not None:
-                chunks = await rows(tr, *self._layout.chunk_range_of(packed))
-                payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])
-        return [*Page([row.key for row in found], len(place.prefix), [row.value for row in found], "", payloads)]
+        return [*await page_of(tr, self._layout, place, found, "")]
 
     async def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> None:
         layout = self._layout

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fdbqueue.arrow.contributed import Column
+from fdbqueue.arrow.needs import Column
 
 
 def _when(us: int) -> int | None:

@@ -1870,7 +1870,7 @@ MUTANTS = (
     ),
     Mutant(
         "the columns of positions trust the first key",
-        "fdbqueue/arrow/positions.py",
+        "fdbqueue/arrow/columns.py",
         (("    if not is_packed(first):\n", "    if not first:\n"),),
         tests=("tests/queue/test_foreign_positions.py::test_columns_name_a_key_that_has_no_position_for_them",),
     ),

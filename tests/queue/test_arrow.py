@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import CodecError, Position, Queue, StreamError
-from fdbqueue.arrow.positions import parsed
+from fdbqueue.arrow.columns import parsed
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases, Levels, PriorityQueue, Sessions
 from fdbqueue.layers.streams import Stream, Terms

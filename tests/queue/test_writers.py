@@ -273,7 +273,7 @@ KNOWN = {
     "fdbqueue/verbs/queue.py": "Queue.enqueue",
     "fdbqueue/writes/bulk.py": "Queue.enqueue_many",
     "fdbqueue/writes/indices.py": "Queue.enqueue in a transaction",
-    "fdbqueue/transfer/importing.py": "import_items",
+    "fdbqueue/transfer/exports.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/appenders.py": "Spark's batch sink",
     "layers/leases/enqueueing.py": "Leases.enqueue",

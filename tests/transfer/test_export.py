@@ -22,7 +22,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.errors import TransferError
 from fdbqueue.layers import Blobs, Groups, Leases, PriorityQueue, Results, Sessions
 from fdbqueue.stored.names import queue_text
-from fdbqueue.transfer import export_items, exporting, files, import_items, importing, parquet
+from fdbqueue.transfer import export_items, exports, files, import_items, parquet
 from fdbqueue.transfer.records import Digest, FileHeader, from_line
 from tests.helpers.smart import Progress, smart_queue
 from tests.transfer.histories import HISTORIES, kept, live, queue_of
@@ -68,8 +68,8 @@ def repeated(call: Callable[[], Any], cuts: list[int]) -> Any:
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make parts and batches small."""
-    monkeypatch.setattr(exporting, "PART_ITEMS", 3)
-    monkeypatch.setattr(importing, "BATCH_ITEMS", 4)
+    monkeypatch.setattr(exports, "PART_ITEMS", 3)
+    monkeypatch.setattr(exports, "BATCH_ITEMS", 4)
 
 
 @pytest.mark.usefixtures("few")
@@ -383,16 +383,16 @@ def test_an_import_into_a_queue_that_is_cleared_meanwhile_says_so(
     file = exported(db, queue, tmp_path)
     with pytest.raises(Cut), cut_at(3):
         import_items(db, target, file)
-    progress = importing._progress
+    progress = exports._progress
     assert target.stats(db).available == 4
 
     async def cleared_after_it_was_read(tr: Any, **given: Any) -> Any:
         found = await progress(tr, **given)
-        monkeypatch.setattr(importing, "_progress", progress)
+        monkeypatch.setattr(exports, "_progress", progress)
         target.clear(db)
         return found
 
-    monkeypatch.setattr(importing, "_progress", cleared_after_it_was_read)
+    monkeypatch.setattr(exports, "_progress", cleared_after_it_was_read)
     with pytest.raises(TransferError, match="was cleared while the file was imported"):
         import_items(db, target, file)
     assert import_items(db, target, file).enqueued == 9
@@ -404,7 +404,7 @@ def test_two_imports_of_one_file_at_once_write_each_item_once(
     queue, target = Queue(space["from"]), Queue(space["to"])
     queue.enqueue_many(db, [b"%d" % number for number in range(9)])
     file = exported(db, queue, tmp_path)
-    progress, others = importing._progress, iter([None])
+    progress, others = exports._progress, iter([None])
 
     async def beside_another(tr: Any, **given: Any) -> Any:
         found = await progress(tr, **given)
@@ -412,7 +412,7 @@ def test_two_imports_of_one_file_at_once_write_each_item_once(
             import_items(db, target, file)
         return found
 
-    monkeypatch.setattr(importing, "_progress", beside_another)
+    monkeypatch.setattr(exports, "_progress", beside_another)
     assert import_items(db, target, file).items == 9
     assert [item.value for item in target.browse(db)] == [b"%d" % number for number in range(9)]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.arrow.contributed import column_parts
+from fdbqueue.arrow.needs import column_parts
 from fdbqueue.base.contributions import Contributions
 from fdbqueue.moves.ends import end_parts
 from fdbqueue.reads.registry import check_parts, content_parts, page_parts
