@@ -52,10 +52,10 @@ from fdbqueue.layers.common.logs import item_fields
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
 from fdbqueue.layers.leases.times import not_negative, positive
-from fdbqueue.layers.leases.transitions import Retry
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
 from fdbqueue.lowlevel import Database, Steps, only_database, verb
+from fdbqueue.stored.policies import Policy
 
 T = TypeVar("T")
 What: TypeAlias = Literal["started", "confirmed", "failed", "killed", "returned", "lost"]
@@ -237,7 +237,7 @@ class AgentWatchdog:
 
     async def _handle(self, lease: Lease) -> object:
         """Run the command for one item, and settle the item."""
-        wait = Retry(None, self._backoff).delay_us_in_any_case(self._failures) / 1e6 if self._failures else 0.0
+        wait = Policy(None, self._backoff).delay_us_in_any_case(self._failures) / 1e6 if self._failures else 0.0
         if self._failures and await self._consumer.rests(wait):
             self._tell("returned", lease, "The watchdog stopped.")
             raise Snooze(0.0)

@@ -26,9 +26,10 @@ from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import Quota
 from fdbqueue.reads.figures import COLOURS
-from fdbqueue.reads.queue_rows import WholeLook, looks
+from fdbqueue.reads.queue_rows import WholeLook, looks, stored_in
 from fdbqueue.reads.registry import PagePart, Section, page_parts
 from fdbqueue.reads.trouble import Troubles
+from fdbqueue.stored.catalogue import about_if_readable
 from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
@@ -155,6 +156,8 @@ class Inspection:
     """Who paused it, when and why; None: it is not paused."""
     troubles: Troubles = field(default_factory=Troubles)
     """What is wrong with it, the worst first: as `fdbqueue.troubles` tells it."""
+    policy: str = ""
+    """What becomes of its items that fail, as text; "": nothing is stored."""
 
     @property
     def sessions(self) -> Any:
@@ -241,6 +244,7 @@ class Inspection:
         told = [f"{self.stats.enqueued:,} enqueued and {self.stats.dequeued:,} taken in total"]
         told += [] if self.quota is None else [f"quota: {self.quota.text}"]
         told += [counted(self.waiting, "waiting request")] if self.waiting else []
+        told += [f"failed items: {self.policy}"] if self.policy else []
         told += [f"{counted(self.overdue, 'timer')} overdue"] if self.overdue else []
         if self.next_due_at is not None:
             told.append(f"next lease, delay or life ends at {utc(self.next_due_at)} UTC")
@@ -300,7 +304,7 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     view = tr.snapshot
     [look_at] = looks.all().values()
     look: WholeLook = look_at(tr, layout)
-    marking = started(read_high_water_mark(tr, layout))
+    marking, registering = started(read_high_water_mark(tr, layout)), view.get(layout.catalogue_key)
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
     due = started(rows(view, *layout.timers_until(now_us), limit=MOST_TIMERS))
@@ -325,7 +329,8 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     for name, section in sections.items():
         if (said := await section) is not None:
             told[name] = said
-    known = {row.key for row in head}
+    record, known = await stored_in(registering), {row.key for row in head}
+    about = about_if_readable(layout, record) if record else None
     shown = partial(_seen, layout.available, codec, now)
     return Inspection(
         queue=described,
@@ -348,6 +353,7 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
         paused=found.paused,
         sections=told,
         troubles=await finding,
+        policy="" if about is None else about.policy,
     )
 
 

@@ -19,9 +19,11 @@ to a queue with another codec.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import below, is_within
@@ -31,6 +33,7 @@ from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
 from fdbqueue.stored.own_values import decoded, in_order
 from fdbqueue.stored.places import has_items
+from fdbqueue.stored.policies import Policy, StoredBackoff, backoff_in, backoff_text, policy_text, stored_backoff
 
 NESTED_REMEDY = "Rename one of them: fdbqueue.rename."
 """What to do about queues whose names lie within each other."""
@@ -47,11 +50,50 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
     order: str = msgspec.field(default="", name="o")
     """The name of its order; "": first in, first out."""
     policy: str = msgspec.field(default="", name="p")
-    """Its leases, as text; "" if they have no policy."""
+    """Its policy as text, which versions up to 0.2.0 show; "" if it has none."""
     path: tuple[str, ...] = msgspec.field(default=(), name="d")
     """Its path in the directory layer; empty if it is in none."""
     format: int = msgspec.field(default=1, name="f")
     """The version of this format."""
+    max_attempts: Annotated[int, msgspec.Meta(ge=1, lt=1 << 53)] | None = msgspec.field(default=None, name="m")
+    """After how many failed attempts an item is a dead letter; None: the record does not say."""
+    backoff: StoredBackoff = msgspec.field(default=(), name="b")
+    """How long a failed item waits; (): the record does not say."""
+
+    def with_policy(self, max_attempts: int | None, backoff: StoredBackoff) -> About:
+        """Return the record with a policy."""
+        text = policy_text(max_attempts, backoff)
+        return replace(self, policy=text, max_attempts=max_attempts, backoff=backoff)
+
+    def completed(self, own: Policy) -> About:
+        """Return the record with the parts of an object's policy of which it does not say anything."""
+        most = own.max_attempts if self.max_attempts is None else self.max_attempts
+        backoff = self.backoff or stored_backoff(own.backoff)
+        is_whole = (most, backoff) == (self.max_attempts, self.backoff)
+        return self if is_whole else self.with_policy(most, backoff)
+
+    def applied(self, own: Policy) -> Policy:
+        """Return the policy that an object follows: what is stored, and what the object gives where nothing is.
+
+        Of a function only the text is stored. So each process follows its own.
+        """
+        most = own.max_attempts if self.max_attempts is None else self.max_attempts
+        return Policy(most, backoff_in(self.backoff) or own.backoff)
+
+    def differs(self, own: Policy) -> str:
+        """Return how the policy that an object gives is not as stored, and what applies; "" if it is."""
+        told, remedy = [], []
+        if None not in (own.max_attempts, self.max_attempts) and own.max_attempts != self.max_attempts:
+            told.append(f"max_attempts={self.max_attempts} is stored with it and applies, not {own.max_attempts}.")
+            remedy.append(f"max_attempts={own.max_attempts}")
+        given = stored_backoff(own.backoff)
+        if given and self.backoff and given != self.backoff:
+            stored = f"backoff={backoff_text(self.backoff)} is stored with it"
+            is_known = backoff_in(self.backoff) is not None
+            applies = "and applies, not" if is_known else "as a text only, so what is given here applies,"
+            told.append(f"{stored} {applies} {backoff_text(given)}.")
+            remedy.append(f"backoff={backoff_text(given)}")
+        return f"{' '.join(told)} To change it: Queue.register(db, {', '.join(remedy)})." if told else ""
 
 
 def path_of(name: object) -> tuple[str, ...]:
@@ -88,12 +130,17 @@ def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
 
 
 def _about(stored: bytes) -> tuple[int, About]:
-    return in_order(stored[:8]), _decode(stored[8:])
+    about = _decode(stored[8:])
+    try:
+        backoff_in(about.backoff)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"its back-off can't be used: {error}") from error
+    return in_order(stored[:8]), about
 
 
 def about_of(own: Registration) -> About:
     """Return the record that a queue's object registers."""
-    return About(own.codec, own.order, own.policy, own.path)
+    return About(own.codec, own.order, path=own.path).completed(own.policy)
 
 
 def write_about(tr: Transaction, layout: Layout, about: About | None = None) -> None:
@@ -170,11 +217,14 @@ async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False
         tr.add_read_conflict_key(CATALOGUE + one)
 
 
-async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) -> None:
-    """Write a queue's record as its object has it. A queue that was registered keeps the time of that.
+async def set_about(
+    tr: Transaction, layout: Layout, *, replaces: bool = False, policy: Mapping[str, Any] | None = None
+) -> None:
+    """Write a queue's record as its object has it. A queue that was registered keeps the time of that, and its policy.
 
     Args:
         replaces: whether the codec of items that are there may be replaced.
+        policy: the parts of its policy that change: `max_attempts`, `backoff`.
 
     Raises:
         OtherCodec: the queue has items, and is registered with another codec. NestedQueue: it is not
@@ -184,8 +234,10 @@ async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) 
     if own is None:
         raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
     stored = await value_of(tr.get(layout.catalogue_key))
-    created_us = time.time_ns() // 1_000
+    created_us, about = time.time_ns() // 1_000, about_of(own)
     if stored.present():
+        kept = about_if_readable(layout, bytes(stored)) or about
+        about = about.with_policy(kept.max_attempts, kept.backoff).completed(own.policy)
         created_us = int.from_bytes(bytes(stored)[:8], "big")
         if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and await has_items(tr, layout):
             raise OtherCodec(
@@ -195,7 +247,10 @@ async def set_about(tr: Transaction, layout: Layout, *, replaces: bool = False) 
             )
     else:
         await refuse_nested(tr, layout)
-    tr.set(layout.catalogue_key, pack_about(created_us, about_of(own)))
+    if policy:
+        most, backoff = policy.get("max_attempts", about.max_attempts), about.backoff
+        about = about.with_policy(most, stored_backoff(policy["backoff"]) if "backoff" in policy else backoff)
+    tr.set(layout.catalogue_key, pack_about(created_us, about))
     if replaces:
         await _remove_damaged_codec(tr, layout)
     layout.known.doubt()
@@ -212,18 +267,41 @@ async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
             tr.clear(key)
 
 
+async def adopt_policy(tr: Transaction, layout: Layout) -> None:
+    """Store the policy that a queue's object gives, as far as the queue's record says nothing of it.
+
+    *Conflicts:* with another call that changes the record: of two that adopt one, one runs again. *Cost:* one read and
+    one write, once in the life of a queue.
+    """
+    known = layout.known
+    stored = await value_of(tr.get(layout.catalogue_key))
+    if known.registration is None or not stored.present():
+        return
+    created_us, about = read_about(layout, bytes(stored))
+    completed = about.completed(known.registration.policy)
+    if completed != about:
+        tr.set(layout.catalogue_key, pack_about(created_us, completed))
+    known.note_writing(tr)
+
+
 def forget_queue(tr: Transaction, layout: Layout) -> None:
     """Remove a queue's record."""
     tr.clear(layout.catalogue_key)
     layout.known.doubt()
 
 
-def codec_of(layout: Layout, stored: bytes) -> str:
-    """Return the codec that a record names; "" if the record can't be read, which a list of queues reports."""
+def about_if_readable(layout: Layout, stored: bytes) -> About | None:
+    """Return what a record says; None if it can't be read, which a list of queues reports."""
     try:
-        return read_about(layout, stored)[1].codec
+        return read_about(layout, stored)[1]
     except FormatError:
-        return ""
+        return None
+
+
+def codec_of(layout: Layout, stored: bytes) -> str:
+    """Return the codec that a record names; "" if the record can't be read."""
+    about = about_if_readable(layout, stored)
+    return "" if about is None else about.codec
 
 
 def fits(codec: str, registered: str) -> bool:

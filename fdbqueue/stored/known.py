@@ -6,10 +6,12 @@ process relies on a look for a second, in the database that it looked at. A chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import monotonic
 from typing import Any, Final
 from weakref import ref
+
+from fdbqueue.stored.policies import NO_POLICY, Policy
 
 RAW = "bytes"
 """The codec that shows the items of every queue as they are stored."""
@@ -55,7 +57,8 @@ class Registration:
     order: str
     """The name of its order; "": first in, first out."""
     path: tuple[str, ...]
-    policy: str = ""
+    policy: Policy = NO_POLICY
+    """What its leases give; what is stored with the queue goes before it."""
 
 
 @dataclass(slots=True)
@@ -89,7 +92,7 @@ class Known:
     is_part: bool = False
     """Whether the keys are a part of another queue, which is registered instead, as the line of sessions is."""
     is_registered: bool = False
-    """Whether the queue was registered then."""
+    """Whether the queue was registered then, and its record had a policy if this object gives one."""
     has_record: bool = False
     """Whether it was, with this object's codec."""
     is_plain: bool = False
@@ -99,6 +102,10 @@ class Known:
     is_open: bool = False
     """Whether calls might take items then: it was not paused, and had no exclusive subscription, nor one whose owner
     has gone."""
+    policy: Policy = NO_POLICY
+    """What becomes of items that fail: as it was stored then, and what this object gives where nothing was."""
+    told: bool = False
+    """Whether this object was told that its policy is not the queue's."""
     timers_passed: bytes | None = None
     """The last key that it has seen behind due timers that can't be fired; None: it reads from the first."""
 
@@ -124,6 +131,27 @@ class Known:
         # What this transaction writes may never be committed.
         self.look = look if self.writes() is not tr else Look()
 
+    def give(self, policy: Policy, owner: str) -> None:
+        """Note the policy that leases of this object give. The queue's record gets it if it has none.
+
+        Args:
+            owner: the queue, as text.
+
+        Raises:
+            TypeError: other leases of the object give another one.
+        """
+        own = self.registration
+        given = self.policy if own is None else own.policy
+        if given and policy and given != policy:
+            raise TypeError(
+                f"{owner} has {given.text} by other leases, and these with {policy.text} would follow another policy."
+                " Use one Leases object for all layers; to change the policy: Queue.register(db, max_attempts=…)."
+            )
+        if policy:
+            self.policy = policy
+            if own is not None:
+                own.policy = policy
+
     def note_writing(self, tr: Any) -> None:
         """Note that a transaction writes settings of the queue."""
         self.writes = ref(tr)
@@ -133,4 +161,5 @@ class Known:
         self.look = Look()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Known, (self.registration, self.has_high_water_mark, self.made)  # another process looks for itself
+        own = self.registration and replace(self.registration, policy=NO_POLICY)  # a function may not be pickled
+        return Known, (own, self.has_high_water_mark, self.made)  # another process looks for itself

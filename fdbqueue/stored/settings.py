@@ -8,6 +8,7 @@ transaction. An enqueue reads a rename, a quota, or the mark of a smart queue in
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
@@ -18,11 +19,12 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, begun, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import OtherCodec
-from fdbqueue.stored.catalogue import codec_of, fits, refuse_nested, write_about
+from fdbqueue.stored.catalogue import about_if_readable, adopt_policy, codec_of, fits, refuse_nested, write_about
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import RAW, Look, Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import first_own
+from fdbqueue.stored.policies import NO_POLICY
 
 T = TypeVar("T")
 Use: TypeAlias = Literal["encode", "decode"]
@@ -71,14 +73,31 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     record = None if asked is None else _bytes(await value_of(asked))
     paused = _bytes(await value_of(asked_for_pause))
     owner = None if asked_for_owner is None else await asked_for_owner
+    about = None if record is None else about_if_readable(layout, record)
+    given = NO_POLICY if own is None else own.policy
     known.doubt()  # another thread must not rely on facts of two looks
-    known.is_registered = record is not None
-    known.has_record = own is not None and record is not None and fits(own.codec, codec_of(layout, record))
+    if not known.is_part:
+        known.policy = given if about is None else about.applied(given)
+    # A process looks at each call that may write until its policy is stored.
+    known.is_registered = record is not None and (about is None or about.completed(given) == about)
+    known.has_record = own is not None and record is not None and fits(own.codec, "" if about is None else about.codec)
     known.is_plain = not (await value_of(asked_for_type)).present()
     known.is_unpaused = paused is None
     known.is_open = paused is None and owner is None
     known.note(began, tr)
+    if about is not None and not known.told and (told := about.differs(given)):
+        known.told = True
+        warnings.warn(f"The policy of {layout.describe()}: {told}", RuntimeWarning, stacklevel=2)
     return QueueSettings(record, paused, owner)
+
+
+async def know_policy(tr: Transaction, layout: Layout) -> None:
+    """Look at a queue's policy once a second: what becomes of its items that fail (`Known.policy`).
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* a look a second.
+    """
+    if not (layout.known.is_part or layout.known.relies(tr)):
+        await look(tr, layout)
 
 
 def _bytes(value: Any) -> bytes | None:
@@ -147,6 +166,8 @@ async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = 
     registered = (await look(tr, layout)).record is not None
     if clears or not registered:
         await refuse_nested(tr, layout, inside=registered)
+    elif not layout.known.is_registered:
+        await adopt_policy(tr, layout)
 
 
 async def beside_others(tr: Transaction, *, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> T:

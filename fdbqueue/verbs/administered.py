@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database, Transaction
@@ -19,9 +20,11 @@ from fdbqueue.moves.quotas import Quota, WhenFull, is_quota, pack_quota, quota_o
 from fdbqueue.stored.catalogue import set_about
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.policies import Backoff, check_policy
 from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed
 from fdbqueue.stored.settings import refuse_others_keys
 from fdbqueue.verbs.by_position import ByPosition
+from fdbqueue.verbs.editing import UNCHANGED, Unchanged
 
 T = TypeVar("T")
 TEXT_BYTES = 1_000
@@ -37,7 +40,14 @@ class Administered(ByPosition[V]):
         raise NotImplementedError
 
     @verb
-    async def register(self, tr: Transaction | Database, *, on_codec: Literal["fail", "replace"] = "fail") -> None:
+    async def register(
+        self,
+        tr: Transaction | Database,
+        *,
+        on_codec: Literal["fail", "replace"] = "fail",
+        max_attempts: int | Unchanged | None = UNCHANGED,
+        backoff: Backoff | Unchanged | None = UNCHANGED,
+    ) -> None:
         """Register the queue in the catalogue, with this object's codec, order and policy.
 
         An enqueue registers a queue by itself. Use this for a queue that an older version of the library has written,
@@ -47,8 +57,15 @@ class Administered(ByPosition[V]):
             tr: a transaction, or a database.
             on_codec: what to do if the queue has items, and is registered with another codec: "fail"; or "replace",
                 which corrects a wrong registration. It changes no item.
+            max_attempts: the number of failed attempts after which an item becomes a dead letter; by default as it is
+                stored. None: the record says nothing of it, and the next object that gives one sets it.
+            backoff: the wait of a failed item, in the same way. Of a function of your own only the text is stored. So
+                give the function to `Leases` in each process, too.
+
+        All objects of the queue follow what is stored, in every process, within a second.
 
         Raises:
+            TypeError, ValueError: `max_attempts` or `backoff` is none.
             QueueRenamed: the queue has another name now.
             OtherCodec: the queue has items, and is registered with another codec. ValueError: `on_codec` is neither.
                 Nothing was changed. NestedQueue: as `enqueue`.
@@ -59,7 +76,13 @@ class Administered(ByPosition[V]):
         if on_codec not in ("fail", "replace"):
             raise ValueError(f"on_codec is 'fail' or 'replace', not {on_codec!r}.")
         await self.read(tr, partial(check_renamed, layout=self.layout))
-        await self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace"))
+        given = {"max_attempts": max_attempts, "backoff": backoff}
+        policy: dict[str, Any] = {name: one for name, one in given.items() if not isinstance(one, Unchanged)}
+        check_policy(policy.get("max_attempts"), policy.get("backoff"))
+        await self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace", policy=policy))
+        own = self.layout.known.registration
+        if own is not None and policy:
+            own.policy = replace(own.policy, **policy)
 
     @verb
     async def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> None:

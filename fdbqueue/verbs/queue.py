@@ -385,7 +385,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         Raises:
             TypeError, ValueError: the limit is not an integer from 1 on. QueueRenamed: the queue has another name now.
 
-        *Conflicts:* none, it reads by snapshot. *Cost:* up to 56 reads, most of them in parallel, of about 2,500 rows
+        *Conflicts:* none, it reads by snapshot. *Cost:* up to 57 reads, most of them in parallel, of about 2,500 rows
         in all. If it has sessions, up to 105 more, most of them in parallel. That does not grow with the queue.
 
         >>> import fdbqueue

@@ -60,7 +60,7 @@ class QueueInfo(Shown):
     order: str
     """The name of its order; "" if it is first in, first out, or not registered."""
     policy: str
-    """Its leases with their policy, as text; "" if they have none, or if it is not registered."""
+    """What becomes of its items that fail, as text; "" if nothing is stored, or if it is not registered."""
     path: tuple[str, ...]
     """Its path in the directory layer; empty if it is in none."""
     registered_at: float | None

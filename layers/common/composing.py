@@ -8,7 +8,7 @@ There are two kinds of layers:
 - A *way of taking* (`StagedQueue`, `Subscriptions`, `Subscription`, `Consumer`) adds waiting, conditions or credit. A
   layer on top would ignore these. So it refuses, and the message names the right argument.
 
-A layer that is made of a bare `Queue` has leases without a policy (`leases/policies.py`).
+A layer that is made of a bare `Queue` follows the queue's policy, too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Tra
 from ..leases import Head, Leases
 from ..leases.done import takes_transactions
 from ..leases.marking import sessions_of
-from ..leases.policies import note_bare
 
 
 class QueueWithLeases(ByPosition[V]):
@@ -121,14 +120,13 @@ def leases_of(given: Queue[V] | Leases[V] | QueueWithLeases[V], layer: str) -> L
     """Return the leases that a layer takes items through.
 
     Args:
-        given: leases, a kind of queue, or a bare queue. A bare queue gets leases without a policy.
+        given: leases, a kind of queue, or a bare queue.
         layer: the name of the layer's class, for messages.
 
     Raises:
-        TypeError: `given` is something else, or a bare queue that has leases with a policy.
+        TypeError: `given` is something else.
     """
     if isinstance(given, Queue):
-        note_bare(given, layer)
         return Leases(given)
     return _existing(given, f"{layer} takes a Queue or its Leases, as in {layer}(Leases(Queue('orders')))")
 

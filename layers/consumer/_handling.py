@@ -218,14 +218,14 @@ class Handling(ABC):
         """Return what will happen to an item whose attempt has failed, for the log."""
         if lease.ttl_at is not None and lease.ttl_at <= self.holds.leases.clock():
             return "will be removed, as its time to live is over"
-        if last or self._retry.is_last(lease.attempt):
+        if last or self._retry.policy.is_last(lease.attempt):
             return "will be a dead letter"
         seconds = f"{delay:,.0f}" if delay >= 10 else f"{delay:.3g}"
         return f"will be tried again in {seconds} s" if delay else "will be tried again at once"
 
     def _delay(self, attempt: int, error: BaseException) -> float:
         """Return how long an item waits that failed by this error."""
-        retry = self._retry
+        retry = self._retry.policy
         if isinstance(error, RetryIn):
             seconds = error.seconds
         elif retry.backoff is None:

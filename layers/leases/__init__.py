@@ -42,7 +42,8 @@ Source
 
 from __future__ import annotations
 
-from ._backoff import Backoff, constant, exponential, immediately
+from fdbqueue.stored.policies import Backoff, constant, exponential, immediately
+
 from ._dead_letters import DeadLetters
 from ._stats import LeaseStats
 from .browsing import State, StoredItem

@@ -134,17 +134,17 @@ class Holding:
         self, tr: Transaction, leases: list[LeaseRef], *, now_us: int, delay_us: int | None, error: str, last: bool
     ) -> list[Disposition]:
         """Give back items whose attempts have failed."""
-        retry = self._retry.final() if last else self._retry
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
         held = await self._held(tr, leases)
         await asked
+        policy = await self._retry.known(tr, last=last)
         # Before the first write: if a policy raises, all leases must stay with their holder.
-        waits = [retry.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
+        waits = [policy.delay_us(notes.attempt) if delay_us is None else delay_us for _, _, notes in held]
         fates = {}
         for (packed, stored, notes), wait_us in zip(held, waits, strict=True):
-            fates[packed] = moves.fail(packed, stored, notes, retry, now_us=now_us, delay_us=wait_us, error=error)
+            fates[packed] = moves.fail(packed, stored, notes, policy, now_us=now_us, delay_us=wait_us, error=error)
         await moves.settle()
         moves.finish()
         return [fates[pack(lease.position)] for lease in leases]

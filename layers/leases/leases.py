@@ -32,9 +32,9 @@ from fdbqueue.lowlevel import (
     only_transaction,
     verb,
 )
+from fdbqueue.stored.policies import Backoff, check_policy
 from fdbqueue.stored.rename_marks import check_renamed
 
-from ._backoff import Backoff
 from ._dead_letters import DeadLetters
 from ._stats import LeaseStats, Looks, read_lease_stats
 from .browsing import State, StoredItem, browse
@@ -43,7 +43,6 @@ from .done import NO_FOLLOW_UPS, Done, FollowUp, done_of
 from .enqueueing import RowTerms, enqueue_with_notes
 from .holding import Holding, Live, several
 from .lease import Disposition, Lease, LeaseRef
-from .policies import note_policy
 from .reclaiming import ReclaimReport, reclaim
 from .taking import Head
 from .timer_check import check_leases
@@ -64,8 +63,9 @@ class Leases(Named, ByPosition[V]):
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,
     exactly once. Every verb has an awaitable form, ``await leases.lease.aio(db)``.
 
-    The policy, `max_attempts` and `backoff`, belongs to this object and is not stored with the queue. Give the same
-    object to all layers, in all processes. A layer of the bare `Queue` object beside it raises a TypeError.
+    The policy, `max_attempts` and `backoff`, belongs to the queue and is stored with it. The first object that gives
+    one sets it, and all objects of the queue follow it, in every process. One that gives another is told so once, by a
+    RuntimeWarning. `Queue.register` changes the policy.
 
     Args:
         queue: the queue.
@@ -105,14 +105,7 @@ class Leases(Named, ByPosition[V]):
         clock: Callable[[], float] = time.time,
         head: Head | None = None,
     ) -> None:
-        if type(max_attempts) not in (int, type(None)):
-            raise TypeError(f"max_attempts is a whole number, or None for no limit, not {max_attempts!r}.")
-        if backoff is not None and not callable(backoff):
-            raise TypeError(
-                f"backoff is a function of the attempt, as exponential(first=1.0) makes one, or None, not {backoff!r}."
-            )
-        if max_attempts is not None and max_attempts < 1:
-            raise ValueError(f"max_attempts is at least 1, or None for no limit, not {max_attempts}.")
+        policy = check_policy(max_attempts, backoff)
         if not isinstance(queue, Queue):
             raise TypeError(
                 f"Leases are of a Queue, as in Leases(Queue('orders')), not of {queue!r}. A layer over a queue has"
@@ -120,7 +113,7 @@ class Leases(Named, ByPosition[V]):
             )
         self.queue = queue
         self.layout = queue.layout
-        self.retry = Retry(max_attempts, backoff)
+        self.retry = Retry(queue.layout)
         if not callable(clock):
             raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
         self.clock = clock
@@ -133,8 +126,13 @@ class Leases(Named, ByPosition[V]):
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
         self._looks = Looks()
-        if max_attempts is not None or backoff is not None:
-            note_policy(queue, (max_attempts, backoff), repr(self))
+        self._given = policy
+        queue.layout.known.give(policy, repr(queue))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        for layout in (self.layout, self.queue.layout):  # of leases that were sent, these are two objects
+            layout.known.give(self._given, repr(self.queue))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""

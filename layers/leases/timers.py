@@ -306,7 +306,8 @@ async def _end_lease(firing: Firing, timer: Timer, reads: Reads) -> None:
         firing.moved(timer, found, ended)
         return
     error = f"The lease of {notes.consumer or 'a consumer'} expired."
-    fate = firing.moves.fail(timer.packed, stored, notes, retry, now_us=now_us, delay_us=None, error=error)
+    policy = await retry.known(firing.tr)
+    fate = firing.moves.fail(timer.packed, stored, notes, policy, now_us=now_us, delay_us=None, error=error)
     firing.moved(timer, found, fate)
 
 

@@ -5,26 +5,18 @@ The moves themselves are in `fdbqueue/moves/moves.py`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any, Protocol
 
 from fdbqueue import Position, Queue
-from fdbqueue.base.reprs import function_text
-from fdbqueue.lowlevel import Database, KeyValue, Moves, Notes, Steps, Transaction
+from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
 from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.stored.policies import Backoff, Policy
+from fdbqueue.stored.settings import know_policy
 
-from ._backoff import Backoff, exponential
 from .lease import Disposition
-from .times import LONGEST_SECONDS
-
-UNKNOWN_BACKOFF = exponential()
-"""The wait of a failed item whose policy fails, too."""
-
-_log = logging.getLogger("fdbqueue.layers.leases")
 
 __all__ = [
     "ERROR_BYTES",
@@ -89,56 +81,38 @@ class Custody(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The policy for an item whose attempt has failed."""
+    """What becomes of a queue's items whose attempts fail, and what layers do then."""
 
-    max_attempts: int | None
-    """The number of attempts after which it becomes a dead letter; None: no limit."""
-    backoff: Backoff | None
-    """Returns its wait before the next attempt; None: none was given, and there is no wait."""
+    layout: Layout
+    """The queue whose policy it is."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
     custody: Custody | None = None
     """The layer that takes part when items are leased and leases expire; None: no layer does."""
 
-    def is_last(self, attempt: int) -> bool:
-        """Return whether an item becomes a dead letter after the failure of this attempt."""
-        return self.max_attempts is not None and attempt >= self.max_attempts
+    @property
+    def policy(self) -> Policy:
+        """The queue's policy, by the last look at it."""
+        return self.layout.known.policy
 
-    def final(self) -> Retry:
-        """Return the policy for an attempt that was the last one, whatever its number."""
-        return replace(self, max_attempts=1)
+    @property
+    def max_attempts(self) -> int | None:
+        """The number of attempts after which an item becomes a dead letter; None: no limit."""
+        return self.policy.max_attempts
 
-    def delay_us(self, attempt: int) -> int:
-        """Return how long an item waits after the failure of this attempt; 0 if it was the last one.
+    @property
+    def backoff(self) -> Backoff | None:
+        """Returns an item's wait before the next attempt; None: none was given, and there is no wait."""
+        return self.policy.backoff
 
-        It raises what the policy raises.
+    async def known(self, tr: Transaction, *, last: bool = False) -> Policy:
+        """Return the policy for a transaction that fails an attempt, by a look once a second.
 
-        Raises:
-            TypeError, ValueError: the policy returned no number of seconds, or a negative one.
+        Args:
+            last: whether the attempt was the last one, whatever its number.
         """
-        if self.backoff is None or self.is_last(attempt):
-            return 0
-        wait: Any = self.backoff(attempt)
-        is_number = isinstance(wait, Real) and not isinstance(wait, bool)
-        if not is_number or not wait >= 0:
-            raise (ValueError if is_number else TypeError)(
-                f"backoff={function_text(self.backoff)} returned {wait!r} for attempt {attempt}, not a number of"
-                " seconds, 0 or more."
-            )
-        return int(min(wait, LONGEST_SECONDS) * 1e6)
-
-    def delay_us_in_any_case(self, attempt: int) -> int:
-        """Return how long an item waits, as by default if the policy raises or returns no number.
-
-        For failures that no caller reports: the error would fail a transaction that is about other items, too.
-        """
-        try:
-            return max(0, self.delay_us(attempt))
-        except Exception:  # noqa: BLE001 - the policy is code that is not ours
-            seconds = UNKNOWN_BACKOFF(attempt)
-            name = function_text(self.backoff)
-            _log.exception("backoff=%s failed for attempt %d: the item waits %g s.", name, attempt, seconds)
-            return int(seconds * 1e6)
+        await know_policy(tr, self.layout)
+        return replace(self.policy, max_attempts=1) if last else self.policy
 
 
 class Transitions(Moves):
@@ -157,7 +131,15 @@ class Transitions(Moves):
         return Disposition.available
 
     def fail(
-        self, packed: bytes, stored: bytes, notes: Notes, retry: Retry, *, now_us: int, delay_us: int | None, error: str
+        self,
+        packed: bytes,
+        stored: bytes,
+        notes: Notes,
+        policy: Policy,
+        *,
+        now_us: int,
+        delay_us: int | None,
+        error: str,
     ) -> Disposition:
         """Put a leased item back whose attempt failed. After its last attempt, make it a dead letter.
 
@@ -165,9 +147,9 @@ class Transitions(Moves):
         """
         error = cut_error(error, notes)
         if delay_us is None:
-            delay_us = retry.delay_us_in_any_case(notes.attempt)
+            delay_us = policy.delay_us_in_any_case(notes.attempt)
         self.leave_leased(packed, notes)
-        if retry.is_last(notes.attempt):
+        if policy.is_last(notes.attempt):
             if removed_if_over(self, packed, stored, notes, now_us):
                 return Disposition.expired
             self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))

@@ -13,15 +13,13 @@ from fdbqueue.arrow.needs import ArrowTable
 from fdbqueue.base.arguments import check_borders
 from fdbqueue.lowlevel import Browser, Database, Named, Shown, Steps, Transaction, V, pack, rows, verb
 from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.stored.policies import check_policy
 from fdbqueue.verbs.by_position import packed_position
 
 from ..common.composing import TakenFromFront
 from ..common.levels import Levels, with_priority
 from ..leases import Backoff, Head, Leases, LeaseStats
-from ..leases.policies import note_bare, note_policy
 from ._weighted import WeightedHead
-
-_GIVE_POLICY = "Give the policy to the priority queue, PriorityQueue(queue, max_attempts=…), and use its `leases`."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -91,16 +89,15 @@ class PriorityQueue(Named, TakenFromFront[V]):
             raise TypeError(f"weights has an integer for each level, as in weights=[3, 2, 1], not {weights!r}.")
         if weights is not None and len(weights) != self.levels.count:
             raise ValueError(f"{self.levels.count} levels want as many weights, not {len(weights)}.")
-        if max_attempts is None and backoff is None:
-            note_bare(queue, "PriorityQueue", _GIVE_POLICY)
-        else:
-            note_policy(queue, (max_attempts, backoff), f"a PriorityQueue with max_attempts={max_attempts}")
+        known = queue.layout.known
+        known.give(check_policy(max_attempts, backoff), repr(queue))
         self.queue = Queue(queue.layout.space, codec=queue.codec, order=self.levels)
         """The queue with this order."""
         layout = self.queue.layout
         layout.known.made = queue.layout.known.made  # a SmartQueue of the given queue refuses plain items here, too
         head = Head(layout) if weights is None else WeightedHead(layout, weights)
-        self.leases = Leases(self.queue, max_attempts=max_attempts, backoff=backoff, clock=clock, head=head)
+        layout.known.give(known.policy, repr(queue))
+        self.leases = Leases(self.queue, clock=clock, head=head)
         """Leases of its items: lease, ack, nack and the rest."""
 
     def __repr__(self) -> str:

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import (
     pack,
     verb,
 )
+from fdbqueue.stored.policies import check_policy
 
 from ..common.batcher import TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
@@ -133,11 +134,8 @@ class Sessions(Named, Operators[V]):
             raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")
         check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
         check_count(quantum, "quantum is how many items a session does in one turn")
-        if max_attempts is not None:
-            check_count(max_attempts, "max_attempts is the number of attempts, or None for no limit")
+        policy = check_policy(max_attempts, backoff)
         functions: list[tuple[str, object]] = [("clock", clock)]
-        if backoff is not None:
-            functions.append(("backoff", backoff))
         if weights is not None:
             functions.append(("weights", weights))
         if gates is not None:
@@ -161,9 +159,9 @@ class Sessions(Named, Operators[V]):
         self.has_messages = hasattr(queue.codec, "is_over")
         """Whether the items are messages, which smart checks may rewrite until a worker begins them."""
         self.levels = levels
-        retry = Retry(max_attempts, backoff)
+        queue.layout.known.give(policy, repr(queue))
         blocks, holds = on_dead == "block", delays == "hold"
-        rules = Rules(quantum, weights, retry, blocks, holds, concurrency, gates)
+        rules = Rules(quantum, weights, Retry(queue.layout), blocks, holds, concurrency, gates)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
         self._working: Working[V] = Working(queue, self.line, StateCodec(queue, state_codec), consumer)

@@ -164,13 +164,8 @@ class RelaxedQueue(Named, TakenFromFront[V]):
     def __init__(self, queue: Queue[V] | Leases[V] | QueueWithLeases[V], *, window: int = WINDOW) -> None:
         given = strict(leases_of(queue, "RelaxedQueue"), "RelaxedQueue", "A queue has one head: give Leases(queue).")
         self.queue = given.queue
-        self.leases = Leases(
-            self.queue,
-            max_attempts=given.retry.max_attempts,
-            backoff=given.retry.backoff,
-            clock=given.clock,
-            head=RelaxedHead(self.queue.layout, window=window),
-        )
+        head = RelaxedHead(self.queue.layout, window=window)
+        self.leases = Leases(self.queue, clock=given.clock, head=head)
         """The leases of items that are picked in this way: lease, ack, nack and the rest."""
         self._window = window
 

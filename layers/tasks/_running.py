@@ -15,12 +15,12 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Database, Transaction, run_async
+from fdbqueue.stored.policies import Policy
 
 from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
 from ..common.token_bucket import Empty, take_all
 from ..leases import Done, FollowUp, Lease
-from ..leases.transitions import Retry
 from ._arguments import DoesNotFit
 from ._lane import Lane
 from ._message import NO_CALL, Following, Message, message_of
@@ -126,7 +126,7 @@ class Handler:
             # Perhaps another worker has other code, so it is tried again.
             if lease.attempt > retries:
                 raise GiveUp(told) from None
-            raise RetryIn(Retry(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6, told) from None
+            raise RetryIn(Policy(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6, told) from None
         options = task.options
         if lease.attempt > options.retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
@@ -171,7 +171,7 @@ class Handler:
         if lease.attempt > retries:
             failed = GiveUp()
         else:
-            failed = RetryIn(Retry(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6)
+            failed = RetryIn(Policy(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6)
         failed.__cause__, failed.task = error, name  # the consumer logs each failure, once
         return failed
 

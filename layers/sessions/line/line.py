@@ -226,7 +226,7 @@ class Line:
         except FormatError as unreadable:  # as if a worker could not read it
             turn.record = replace(turn.record, blocked=cut(str(unreadable), ERROR_BYTES))
             return await self.slots.pass_on(tr, moves, turn, head, now_us=now_us)
-        delay_us = self.rules.retry.delay_us_in_any_case(attempt)
+        delay_us = (await self.rules.retry.known(tr)).delay_us_in_any_case(attempt)
         return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
 
     async def put_aside(self, tr: Transaction, packed: bytes, token: bytes, error: FormatError) -> None:
@@ -300,7 +300,7 @@ class Line:
 
         Its session waits as long as the item has to. No other session does.
         """
-        retry = self.rules.retry.final() if last else self.rules.retry
+        policy = await self.rules.retry.known(tr, last=last)
         session, packed = turn.session, turn.pointer.current
         notes = session.notes(packed, stored)
         failed = replace(
@@ -310,14 +310,14 @@ class Line:
             error=cut(error, ERROR_BYTES - sum(map(len, notes.beside))),
         )
         if delay_us is None:
-            delay_us = retry.delay_us(failed.attempt)  # before the first write: a policy may raise
+            delay_us = policy.delay_us(failed.attempt)  # before the first write: a policy may raise
         own = SessionMoves(tr, session, now_us)
         gone = head.without({session.layout.available.key(packed)})
         used = turn.pointer.used + 1
         if removed_if_over(own, packed, stored, notes, now_us):
             own.leave_available(packed, notes)
             fate = Disposition.expired
-        elif retry.is_last(failed.attempt):
+        elif policy.is_last(failed.attempt):
             own.leave_available(packed, notes)
             own.enter_dead(packed, stored, at_rest(failed, died_at_us=now_us))
             fate, gone.dead = Disposition.dead, True

@@ -237,7 +237,7 @@ class SessionCheck(ItemCheck):
 
     def __init__(self, tr: Transaction | Database, queue: Queue) -> None:
         self._tr = tr
-        self.line = Line(queue, Rules(1, None, Retry(None, None), blocks=False, holds=False), time.time)
+        self.line = Line(queue, Rules(1, None, Retry(queue.layout), blocks=False, holds=False), time.time)
 
     def problems(self) -> list[str]:
         """Check the sessions."""

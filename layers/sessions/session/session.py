@@ -30,7 +30,6 @@ from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.verbs.of_session import SessionAddress
 
-from ...leases import immediately
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions
 from .records import Keys, SessionName, SessionRecord, name_of, unpack_record
@@ -38,7 +37,6 @@ from .records import Keys, SessionName, SessionRecord, name_of, unpack_record
 SHARDS = 16
 """Over how many keys each total of all sessions is spread."""
 _FAR_US = (1 << 62) - 1
-_DELAYS_ONLY = Retry(None, immediately)
 
 Stored = tuple[bytes, Sequence[bytes]]
 """An item's envelope and chunks."""
@@ -284,7 +282,7 @@ class Session:
             due = await due_timers(tr, self.layout, now_us, limit=limit) if head.timers else []
             fireable = list(self._fireable(tr, due, held))
             if fireable:
-                await fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=_DELAYS_ONLY)
+                await fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=Retry(self.layout))
                 head = await self._look_beside(tr, held)
             more = moves.any and len(due) >= limit
             for _ in range(EXPIRED_LIMIT):

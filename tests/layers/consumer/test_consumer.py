@@ -300,12 +300,12 @@ def test_a_handler_that_does_not_end_in_time_is_cancelled_and_its_item_returned(
 
 def test_an_exception_in_a_handler_is_logged(db: Any, leases: Leases, caplog: pytest.LogCaptureFixture) -> None:
     position = leases.enqueue(db, b"x")
-    dying = Leases(Queue(leases.layout.space), max_attempts=1)
+    leases.queue.register(db, max_attempts=1)
 
     def handle(lease: Lease) -> None:
         raise LookupError("no such printer")
 
-    Consumer(dying, handle).drain(db)
+    Consumer(leases, handle).drain(db)
     [record] = [record for record in caplog.records if record.name == "fdbqueue.layers.consumer"]
     assert (record.levelname, position.text in record.getMessage()) == ("WARNING", True)
     assert record.exc_info is not None

@@ -41,6 +41,7 @@ from fdbqueue.layers import (
 from fdbqueue.layers.leases import Head
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedHead
+from fdbqueue.stored.policies import NO_POLICY
 
 MESSAGES = Messages(MessageType("job"))
 JOB = {"type": "job", "n": 1}
@@ -287,32 +288,18 @@ LAYERS: list[Callable[[Any], Any]] = [StagedQueue, Subscriptions, SmartQueue, Re
 
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("policy", [{"max_attempts": 1}, {"backoff": exponential()}], ids=["attempts", "backoff"])
-def test_a_layer_of_the_bare_queue_beside_leases_with_a_policy_is_refused(
+def test_a_layer_of_the_bare_queue_follows_the_policy_of_leases_beside_it(
     queue: Queue, layer: Any, policy: dict[str, Any]
 ) -> None:
+    bare = layer(queue)
     leases = Leases(queue, **policy)
 
-    with pytest.raises(TypeError, match=rf"would not follow that policy.*: {layer.__name__}\(leases\)"):
-        layer(queue)
-
-    assert layer(leases).leases.retry == leases.retry
-    layer(Queue(queue.layout.space, codec=MESSAGES))  # another object, of which nothing is known
+    assert bare.leases.retry.policy == leases.retry.policy == layer(leases).leases.retry.policy != NO_POLICY
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_leases_with_a_policy_beside_a_layer_of_the_bare_queue_are_refused(queue: Queue, layer: Any) -> None:
-    layer(queue)
-    Leases(queue).dead  # noqa: B018 - leases without a policy take nothing from anybody
-
-    with pytest.raises(TypeError, match=rf"{layer.__name__}\(.* would not follow it. Make the leases first"):
-        Leases(queue, max_attempts=1)
-
-
-def test_the_queue_of_a_priority_queue_with_a_policy_is_refused_in_its_place() -> None:
+def test_a_layer_of_the_queue_of_a_priority_queue_follows_its_policy() -> None:
     jobs = PriorityQueue(Queue("jobs"), max_attempts=3)
-
-    with pytest.raises(TypeError, match=r"max_attempts=3.*would not follow that policy"):
-        StagedQueue(jobs.queue)
+    assert StagedQueue(jobs.queue).leases.retry.max_attempts == 3
 
 
 @pytest.mark.parametrize(
@@ -341,17 +328,9 @@ def test_leases_with_another_policy_beside_leases_with_one_are_refused(queue: Qu
     Leases(Queue(queue.layout.space), max_attempts=5)
 
 
-def test_a_priority_queue_of_a_queue_with_a_policy_needs_the_same_policy(queue: Queue) -> None:
+def test_a_priority_queue_of_a_queue_with_a_policy_follows_it(queue: Queue) -> None:
     Leases(queue, max_attempts=3)
 
-    for policy in ({}, {"max_attempts": 5}):
-        with pytest.raises(TypeError, match=r"max_attempts=3"):
-            PriorityQueue(queue, **policy)  # type: ignore[arg-type]
-    assert PriorityQueue(queue, max_attempts=3).leases.retry.max_attempts == 3
-
-
-def test_leases_with_a_policy_beside_a_priority_queue_without_it_are_refused(queue: Queue) -> None:
-    PriorityQueue(queue)
-
-    with pytest.raises(TypeError, match=r"PriorityQueue\(queue, max_attempts=…\), and use its `leases`"):
-        Leases(queue, max_attempts=3)
+    with pytest.raises(TypeError, match=r"max_attempts=3"):
+        PriorityQueue(queue, max_attempts=5)
+    assert PriorityQueue(queue).leases.retry.max_attempts == 3
