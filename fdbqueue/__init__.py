@@ -58,12 +58,11 @@ from fdbqueue.errors import (
     UploadLost,
     UrlError,
 )
-from fdbqueue.moves.pausing import Pause
-from fdbqueue.moves.quotas import Quota
 from fdbqueue.stored.codecs import Codec, JsonCodec, MsgpackCodec
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Item
 from fdbqueue.stored.order import Order
+from fdbqueue.stored.settings import Pause, Quota
 from fdbqueue.stored.states import StoredItem
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues

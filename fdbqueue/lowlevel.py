@@ -23,7 +23,6 @@ from fdbqueue.engine.transactional import attempts, is_database, only_database, 
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import register
-from fdbqueue.moves.exclusive import Permit, is_paused, keep_out, permit_of
 from fdbqueue.moves.moves import Moves
 from fdbqueue.reads.browse import Browser, Pages, pages
 from fdbqueue.reads.registry import CheckPart, ItemCheck, PagePart, Section, add_to_check, add_to_page
@@ -46,6 +45,7 @@ from fdbqueue.stored.items import (
     with_notes,
 )
 from fdbqueue.stored.layout import TAKEN, Layout, Place, new_random, pack
+from fdbqueue.stored.looks import Permit, is_paused, keep_out, permit_of
 from fdbqueue.stored.payloads import clear_parts
 from fdbqueue.stored.places import Standing, locate
 from fdbqueue.stored.states import STATES, State, stored_item

@@ -18,8 +18,8 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import StreamError
 from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.layout import Layout, pack
-from fdbqueue.stored.rename_marks import check_renamed
-from fdbqueue.stored.settings import check_decodes
+from fdbqueue.stored.looks import check_decodes
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.states import ALL_STATES
 
 TAKEN = ("position", "rank", "index", "value", "headers")

@@ -16,9 +16,9 @@ from fdbqueue.layers.common.levels import Levels, levels_named
 from fdbqueue.layers.sessions import Gate, Sessions, SessionStats
 from fdbqueue.layers.sessions.session.records import Keys, SessionName, pack_name
 from fdbqueue.layers.sessions.session.records import name_of as session_name
-from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored import names
 from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.verbs.queue import Queue
 
 MOST_NAMES = 10_000

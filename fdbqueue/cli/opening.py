@@ -30,9 +30,9 @@ from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
 from fdbqueue.observe.troubles import troubles_of
 from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name
+from fdbqueue.stored.looks import check_decodes
 from fdbqueue.stored.names import FORMS, queue_named, queue_text
-from fdbqueue.stored.rename_marks import check_renamed
-from fdbqueue.stored.settings import check_decodes
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import is_there, nearest
 

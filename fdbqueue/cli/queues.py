@@ -39,13 +39,12 @@ from fdbqueue.layers.common.levels import levels_named
 from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.moves.pausing import Pause
-from fdbqueue.moves.quotas import LEAST_BYTES, Quota
 from fdbqueue.observe.troubles import Listed, listed, listed_these
 from fdbqueue.reads.inspecting import Inspection, SeenItem
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
+from fdbqueue.stored.settings import LEAST_BYTES, Pause, Quota
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues

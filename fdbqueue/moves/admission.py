@@ -15,94 +15,37 @@ there also names the order, so that a queue has one order only. (docs/adr/0060)
 
 The key ``(True, "type")`` follows the mark if a queue is smart. Then each enqueue has to pass the checks of the queued
 items (`layers/smart`). An enqueue reads this key along with its other reads, so no enqueue can bypass the checks. The
-key also says that the queue was renamed (`rename_marks.py`), or how many items it may have (`quotas.py`).
+key also says that the queue was renamed, or how many items it may have (`stored/settings.py`).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Literal, TypeAlias, get_args
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError
 from fdbqueue.moves.arrivals import wants_arrivals
-from fdbqueue.moves.quotas import SET_AGAIN, Quota, check_room, quota_in
+from fdbqueue.moves.quotas import check_room
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.looks import look, note_registered
 from fdbqueue.stored.order import MAX_INDEX
-from fdbqueue.stored.own_values import decoded
-from fdbqueue.stored.rename_marks import Mark, mark_of, refusal
-from fdbqueue.stored.settings import look, note_registered
-
-_ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
-SMART = b"smart"
-"""The stored type of a smart queue."""
+from fdbqueue.stored.settings import (
+    NO_TERMS,
+    SMART,
+    HighWaterMark,
+    QueueTerms,
+    read_high_water_mark,
+    read_terms,
+    terms_of,
+)
 
 Entry: TypeAlias = Literal["plain", "smart", "any"]
 """How an item enters a queue: without checks; after the checks of the queued items; or again, after it left."""
 ENTRIES = get_args(Entry)
 
 
-@dataclass(frozen=True, slots=True)
-class HighWaterMark:
-    """A queue's stored high-water mark."""
-
-    index: int
-    """Indices up to this one are never given again; 0: the mark says nothing."""
-    order: str | None
-    """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
-
-    @classmethod
-    def parse(cls, value: Any) -> HighWaterMark:
-        """Parse the value that was read of the mark's key."""
-        return cls.stored(bytes(value) if value.present() else b"")
-
-    @classmethod
-    def stored(cls, stored: bytes) -> HighWaterMark:
-        """Parse a stored mark; b"" if there is none."""
-        if stored.startswith(_ORDERED):
-            return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
-        return cls(int.from_bytes(stored, "big"), None)
-
-
 _UNMARKED = HighWaterMark(0, None)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueTerms:
-    """The terms on which items enter a queue: what the key ``(True, "type")`` says."""
-
-    smart: bool = False
-    """Whether each item has to pass the checks of the queued ones."""
-    quota: Quota | None = None
-    mark: Mark | None = None
-    """The queue was renamed, or is being renamed."""
-
-    @classmethod
-    @lru_cache(maxsize=1_000)
-    def parse(cls, stored: bytes) -> QueueTerms:
-        """Parse the value of the key. Each value is parsed once in a process.
-
-        Raises:
-            FormatError: this version of the library can't read it.
-        """
-        if (mark := mark_of(stored)) is not None:
-            return cls(mark=mark)
-        quota = quota_in(stored)
-        return cls(smart=quota is None, quota=quota)
-
-    def check(self) -> None:
-        """Refuse a queue that has another name now.
-
-        Raises:
-            QueueRenamed: it has.
-        """
-        if self.mark is not None:
-            raise refusal(self.mark)
-
-
-NO_TERMS = QueueTerms()
 
 
 class Admission:
@@ -239,7 +182,7 @@ class Admission:
         )
         terms = NO_TERMS
         if kind.present():
-            terms = self.terms = _terms(layout, kind)
+            terms = self.terms = terms_of(layout, bytes(kind))
             await check_terms(self._tr, layout, terms, self._entry, wanted)
         self.unmarked = self._entry == "smart" and not terms.smart
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
@@ -340,7 +283,7 @@ async def register(tr: Transaction, layout: Layout) -> bool:
     known = layout.known.has_record and layout.known.relies(tr)
     settings = None if known or layout.known.registration is None else started(look(tr, layout))
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
-        await check_terms(tr, layout, _terms(layout, kind), "session")
+        await check_terms(tr, layout, terms_of(layout, bytes(kind)), "session")
     if settings is not None:
         await note_registered(tr, layout, await settings)
     return not known
@@ -357,7 +300,7 @@ async def refuse_smart(tr: Transaction, layout: Layout) -> None:
     *Conflicts:* none. *Cost:* one read.
     """
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
-        await check_terms(tr, layout, _terms(layout, kind), "plain")
+        await check_terms(tr, layout, terms_of(layout, bytes(kind)), "plain")
 
 
 async def refuse_plain_items(tr: Transaction, layout: Layout) -> None:
@@ -395,10 +338,6 @@ def without_quota(layout: Layout) -> ChecksBypassed:
     )
 
 
-def _terms(layout: Layout, stored: Any) -> QueueTerms:
-    return decoded(layout, layout.type_key, bytes(stored), QueueTerms.parse, SET_AGAIN)
-
-
 async def is_marked(tr: Transaction, layout: Layout) -> bool:
     """Return whether a queue is marked as smart.
 
@@ -407,10 +346,7 @@ async def is_marked(tr: Transaction, layout: Layout) -> bool:
 
     *Conflicts:* none. *Cost:* one read.
     """
-    stored = await value_of(tr.snapshot.get(layout.type_key))
-    if not stored.present():
-        return False
-    terms = _terms(layout, stored)
+    terms = await read_terms(tr.snapshot, layout)
     terms.check()
     return terms.smart
 
@@ -437,15 +373,10 @@ def give_up_to(tr: Transaction, layout: Layout, index: int, order: str | None) -
     items decide.
     """
     if order is not None:
-        tr.byte_max(layout.high_water_mark_key, _ORDERED + index.to_bytes(8, "big") + order.encode())
+        tr.byte_max(layout.high_water_mark_key, HighWaterMark(index, order).packed())
 
 
 def mark_smart(tr: Transaction, layout: Layout) -> None:
     """Mark a queue as smart. It is a blind write, so that the first smart enqueues do not conflict over it."""
     tr.set(layout.type_key, SMART)
     layout.known.note_writing(tr)
-
-
-async def read_high_water_mark(tr: Transaction, layout: Layout) -> HighWaterMark:
-    """Read the high-water mark by snapshot."""
-    return HighWaterMark.parse(await value_of(tr.snapshot.get(layout.high_water_mark_key)))

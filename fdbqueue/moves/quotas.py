@@ -17,14 +17,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, TypeAlias, get_args
-
-import msgspec
 
 from fdbqueue.base.beside import KeptBeside
-from fdbqueue.engine.api import Database, Future, ReadTransaction, Transaction
+from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import attempts
@@ -32,111 +28,13 @@ from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import QueueFull
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.settings import Quota, read_terms
 
-WhenFull: TypeAlias = Literal["refuse", "wait"]
-LEAST_BYTES = 1_000_000
-"""The smallest quota of bytes: a cluster's estimate of less says little."""
 MEASURING_SHARE = 20
 """For how many times as long as it took to measure a queue's size that size is believed."""
-_BEGIN = b"quota"
 _GONE = ("dequeued", "expired", "purged", "deleted")
 _LOOK_SECONDS = 0.5
 """How long a waiting enqueue waits at most before it looks again: no watch sees the size, or another quota."""
-
-
-@dataclass(frozen=True, slots=True)
-class Quota:
-    """The most that a queue may have, and what an enqueue of more does. At least one of the limits is given.
-
-    Raises:
-        TypeError: a limit is no integer, or both are None.
-        ValueError: `items` is less than 1, `size_bytes` less than 1,000,000, or `when_full` is not one of the choices.
-
-    >>> from fdbqueue import Quota
-    >>> Quota(1_000).when_full
-    'refuse'
-    """
-
-    items: int | None = None
-    """How many items there may be, in all states, dead letters included; None: any number."""
-    when_full: WhenFull = "refuse"
-    """"refuse": it raises `QueueFull`. "wait": given a database, it waits for room; in a transaction it is refused."""
-    size_bytes: int | None = None
-    """About how many bytes the queue's keys and values may have; None: any number."""
-
-    def __post_init__(self) -> None:
-        if self.items is None and self.size_bytes is None:
-            raise TypeError("A quota has a number of items, or of bytes, or both: Quota(1_000).")
-        _check(self.items, 1, "items, as 1_000", "To close a queue, pause its producers.")
-        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "A cluster only estimates a size.")
-        if self.when_full not in get_args(WhenFull):
-            raise ValueError(f"when_full is 'refuse' or 'wait', not {self.when_full!r}.")
-
-    @property
-    def text(self) -> str:
-        """The quota in words."""
-        limits = [] if self.items is None else [f"at most {self.items:,} items"]
-        limits += [] if self.size_bytes is None else [f"about {self.size_bytes:,} bytes"]
-        return f"{' and '.join(limits)}, then {self.when_full}"
-
-
-def _check(given: object, least: int, unit: str, why: str) -> None:
-    if given is None:
-        return
-    if not isinstance(given, int) or isinstance(given, bool):
-        raise TypeError(f"A quota is a whole number of {unit}, not {given!r}.")
-    if not least <= given < 1 << 63:
-        raise ValueError(f"A quota of {unit.partition(',')[0]} is at least {least:,}, not {given:,}. {why}")
-
-
-class _StoredQuota(msgspec.Struct, frozen=True, omit_defaults=True):
-    items: int | None = msgspec.field(name="i")
-    when_full: str = msgspec.field(name="w")
-    size_bytes: int | None = msgspec.field(name="b", default=None)
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_StoredQuota).decode
-SET_AGAIN = "If it is a quota, set it again: Queue.set_quota."
-"""What to do about a quota that can't be read."""
-
-
-def pack_quota(quota: Quota) -> bytes:
-    """Return the bytes to store as the queue's type."""
-    return _BEGIN + _encode(_StoredQuota(quota.items, quota.when_full, quota.size_bytes))
-
-
-def quota_of(layout: Layout, stored: bytes) -> Quota | None:
-    """Return the quota in a stored type; None if it is another type.
-
-    Raises:
-        FormatError: this version of the library can't read it.
-    """
-    return decoded(layout, layout.type_key, stored, quota_in, SET_AGAIN)
-
-
-def is_quota(stored: bytes) -> bool:
-    """Return whether a stored type is a quota, also one that can't be read."""
-    return stored.startswith(_BEGIN)
-
-
-def quota_in(stored: bytes) -> Quota | None:
-    """Decode the quota in a stored type for `decoded`, as `quota_of`."""
-    if not is_quota(stored):
-        return None
-    found = _decode(stored[len(_BEGIN) :])
-    return Quota(found.items, found.when_full, found.size_bytes)  # type: ignore[arg-type]  # it is checked there
-
-
-async def read_quota(tr: ReadTransaction, layout: Layout) -> Quota | None:
-    """Return a queue's quota; None if it has none. One read.
-
-    Raises:
-        FormatError: this version of the library can't read it.
-    """
-    value = await value_of(tr.get(layout.type_key))
-    return quota_of(layout, bytes(value)) if value.present() else None
 
 
 async def check_room(tr: Transaction, layout: Layout, quota: Quota, wanted: int) -> None:
@@ -230,7 +128,7 @@ async def _watch_while_full(tr: Transaction, layout: Layout, wanted: int) -> lis
 
 
 async def _is_full(tr: Transaction, layout: Layout, wanted: int) -> bool:
-    quota = await read_quota(tr.snapshot, layout)
+    quota = (await read_terms(tr.snapshot, layout)).quota
     if quota is None:
         return False
     if quota.items is not None and await _items(tr, layout) + min(wanted, quota.items) > quota.items:

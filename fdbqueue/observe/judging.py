@@ -19,7 +19,6 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
-from fdbqueue.moves.pausing import Pause
 from fdbqueue.moves.quotas import items_in
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
@@ -28,7 +27,7 @@ from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import LEASE, Layout, Place, described, name_of
 from fdbqueue.stored.names import queue_text, queue_word, session_told, session_word
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.rename_marks import mark_of
+from fdbqueue.stored.settings import Pause, mark_of
 
 GRACE_SECONDS = 5.0
 """A timer counts as late if it is over for so long: consumers look often enough."""

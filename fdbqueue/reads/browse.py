@@ -19,7 +19,7 @@ from fdbqueue.engine.steps import Steps, rows, run, run_async
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.engine.waiting import pause
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 
 PAGE_ROWS = 1_000
 PAGE_BYTES = 1_000_000

@@ -18,9 +18,6 @@ from fdbqueue.engine.errors import FDBError, adopt_binding
 from fdbqueue.engine.steps import Steps, run, value_of
 from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.admission import read_high_water_mark
-from fdbqueue.moves.pausing import read_pause
-from fdbqueue.moves.quotas import read_quota
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, passed_by, told_all
 from fdbqueue.reads.order_check import OrderCheck
@@ -31,6 +28,7 @@ from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, is_packed
+from fdbqueue.stored.settings import read_high_water_mark, read_pause, read_terms
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
 
 T = TypeVar("T")
@@ -129,7 +127,7 @@ def check_queue(
     *Cost:* reads the whole queue once, a page at a time.
     """
     problems: list[str] = []
-    for read in (read_pause, read_quota, _registered) if is_whole else ():
+    for read in (read_pause, read_terms, _registered) if is_whole else ():
         _readable(partial(read_in, tr, partial(read, layout=layout)), problems)
     stats = _readable(lambda: read_in(tr, partial(read_own_stats, layout=layout)), problems)
     unsure: list[str] = []

@@ -22,9 +22,6 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.admission import read_high_water_mark
-from fdbqueue.moves.pausing import Pause
-from fdbqueue.moves.quotas import Quota
 from fdbqueue.reads.figures import COLOURS
 from fdbqueue.reads.queue_rows import WholeLook, looks, stored_in
 from fdbqueue.reads.registry import PagePart, Section, page_parts
@@ -34,7 +31,7 @@ from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import Pause, Quota, check_renamed, read_high_water_mark
 from fdbqueue.stored.states import STATES
 
 PLACES_LOOKED_AT = 32

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from fdbqueue.base import reprs
 from fdbqueue.base.position import Position
-from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.stored.counters import COUNTED_RANKS
+from fdbqueue.stored.settings import HighWaterMark
 
 
 class OrderCheck:

@@ -15,13 +15,11 @@ from fdbqueue.base.contributions import Contributions
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.pausing import Pause, pause_of
-from fdbqueue.moves.quotas import Quota, quota_of
 from fdbqueue.reads.registry import page_parts
 from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.counters import Stats, read_counts, read_level_counts, stats_of
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import Pause, Quota, check_renamed, pause_of, terms_of
 
 SESSIONS = "sessions"
 """The name of the part that has the totals of sessions."""
@@ -80,7 +78,7 @@ class QueueRows:
         Raises:
             FormatError: this version of the library can't read it.
         """
-        return quota_of(self.layout, self.type)
+        return terms_of(self.layout, self.type).quota
 
     async def count(self, reading: Steps[dict[str, int]]) -> None:
         """Wait for its counters."""

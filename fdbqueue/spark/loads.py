@@ -52,7 +52,7 @@ from fdbqueue.spark.partition_log import (
 )
 from fdbqueue.spark.waiting_rows import DIGEST_BYTES, added, unpack
 from fdbqueue.stored.layout import Layout, Name
-from fdbqueue.stored.settings import refuse_codec, refuse_others_keys
+from fdbqueue.stored.looks import refuse_codec, refuse_others_keys
 
 Clock: TypeAlias = Callable[[], int]
 _OUTSIDE = "Call it outside of transactions."

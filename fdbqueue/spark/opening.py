@@ -14,7 +14,7 @@ from fdbqueue.spark.options import CODECS
 from fdbqueue.stored.catalogue import codec_of, fits
 from fdbqueue.stored.known import RAW
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.settings import refuse_renamed
 from fdbqueue.verbs.queues import is_there, nearest
 
 

@@ -46,7 +46,7 @@ from fdbqueue.spark.partition_log import JobIsCommitted, PartitionKeys, RowLog, 
 from fdbqueue.spark.waiting_rows import Multiset, SparkRows, unpack
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.settings import refuse_codec, refuse_others_keys
+from fdbqueue.stored.looks import refuse_codec, refuse_others_keys
 
 MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
 

@@ -20,9 +20,9 @@ from fdbqueue.engine.api import Database
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
-from fdbqueue.moves.pausing import paused_error
 from fdbqueue.spark.opening import check_queue, check_reads
 from fdbqueue.spark.options import DEAD, FAIL, WAIT, Options
+from fdbqueue.stored.settings import paused_error
 from fdbqueue.verbs.queue import Queue
 
 WAIT_SECONDS = 1.0

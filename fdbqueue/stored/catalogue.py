@@ -138,16 +138,16 @@ def _about(stored: bytes) -> tuple[int, About]:
     return in_order(stored[:8]), about
 
 
-def about_of(own: Registration) -> About:
+def about_of(own: Registration, policy: Policy) -> About:
     """Return the record that a queue's object registers."""
-    return About(own.codec, own.order, path=own.path).completed(own.policy)
+    return About(own.codec, own.order, path=own.path).completed(policy)
 
 
 def write_about(tr: Transaction, layout: Layout, about: About | None = None) -> None:
     """Write a queue's record unless there is one, as its object has it by default. It never conflicts."""
     own: Registration | None = layout.known.registration
     if about is None and own is not None:
-        about = about_of(own)
+        about = about_of(own, layout.known.given)
     if about is not None:
         tr.byte_min(layout.catalogue_key, pack_about(time.time_ns() // 1_000, about))
         layout.known.note_writing(tr)
@@ -234,10 +234,10 @@ async def set_about(
     if own is None:
         raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
     stored = await value_of(tr.get(layout.catalogue_key))
-    created_us, about = time.time_ns() // 1_000, about_of(own)
+    created_us, about = time.time_ns() // 1_000, about_of(own, layout.known.given)
     if stored.present():
         kept = about_if_readable(layout, bytes(stored)) or about
-        about = about.with_policy(kept.max_attempts, kept.backoff).completed(own.policy)
+        about = about.with_policy(kept.max_attempts, kept.backoff).completed(layout.known.given)
         created_us = int.from_bytes(bytes(stored)[:8], "big")
         if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and await has_items(tr, layout):
             raise OtherCodec(
@@ -278,7 +278,7 @@ async def adopt_policy(tr: Transaction, layout: Layout) -> None:
     if known.registration is None or not stored.present():
         return
     created_us, about = read_about(layout, bytes(stored))
-    completed = about.completed(known.registration.policy)
+    completed = about.completed(known.given)
     if completed != about:
         tr.set(layout.catalogue_key, pack_about(created_us, completed))
     known.note_writing(tr)

@@ -13,7 +13,7 @@ from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.shapes import COUNTERS
 
 _COUNT = struct.Struct("<q")

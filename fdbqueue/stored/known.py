@@ -6,7 +6,7 @@ process relies on a look for a second, in the database that it looked at. A chan
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, Final
 from weakref import ref
@@ -57,8 +57,6 @@ class Registration:
     order: str
     """The name of its order; "": first in, first out."""
     path: tuple[str, ...]
-    policy: Policy = NO_POLICY
-    """What its leases give; what is stored with the queue goes before it."""
 
 
 @dataclass(slots=True)
@@ -102,8 +100,10 @@ class Known:
     is_open: bool = False
     """Whether calls might take items then: it was not paused, and had no exclusive subscription, nor one whose owner
     has gone."""
+    given: Policy = NO_POLICY
+    """The policy that leases of this object give; what is stored with the queue goes before it."""
     policy: Policy = NO_POLICY
-    """What becomes of items that fail: as it was stored then, and what this object gives where nothing was."""
+    """What becomes of items that fail: as it was stored then, and as `given` where nothing was."""
     told: bool = False
     """Whether this object was told that its policy is not the queue's."""
     timers_passed: bytes | None = None
@@ -140,17 +140,13 @@ class Known:
         Raises:
             TypeError: other leases of the object give another one.
         """
-        own = self.registration
-        given = self.policy if own is None else own.policy
-        if given and policy and given != policy:
+        if self.given and policy and self.given != policy:
             raise TypeError(
-                f"{owner} has {given.text} by other leases, and these with {policy.text} would follow another policy."
-                " Use one Leases object for all layers; to change the policy: Queue.register(db, max_attempts=…)."
+                f"{owner} has {self.given.text} by other leases, and these with {policy.text} would follow another"
+                " policy. Use one Leases object for all layers; to change it: Queue.register(db, max_attempts=…)."
             )
-        if policy:
-            self.policy = policy
-            if own is not None:
-                own.policy = policy
+        if policy and not self.given:
+            self.given = self.policy = policy
 
     def note_writing(self, tr: Any) -> None:
         """Note that a transaction writes settings of the queue."""
@@ -161,5 +157,4 @@ class Known:
         self.look = Look()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        own = self.registration and replace(self.registration, policy=NO_POLICY)  # a function may not be pickled
-        return Known, (own, self.has_high_water_mark, self.made)  # another process looks for itself
+        return Known, (self.registration, self.has_high_water_mark, self.made)  # another process looks for itself

@@ -263,9 +263,7 @@ class Layout:
         (True, "subscribed"), "", "there are subscriptions: empty, or the name of the sole one", "layers/subscriptions"
     )
     # It sorts behind both, where an older version's read of the last key does not meet it.
-    type_key = _key(
-        (True, "type"), "", '"smart", a quota, or the mark of a rename', "layers/smart, quotas.py, rename_marks.py"
-    )
+    type_key = _key((True, "type"), "", '"smart", a quota, or the mark of a rename', "settings.py")
     subscriptions = _space(("subscription",), "subscription", "its selector, credit and owner", "layers/subscriptions")
     pointers = _space(
         ("pointer",), "subscription or dispatcher", "the spans that it has yet to look at", "layers/subscriptions"
@@ -356,9 +354,7 @@ class Layout:
     )
     imports = _space(("import",), "name", "how far an import or a copy into the queue is", "fdbqueue.transfer")
     # Between the requests and the items: a staged dequeue that expects no other process sees it there.
-    paused_key = _key(
-        ("stopped",), "", "who paused the queue, when and why; or the mark of a rename", "pausing.py, rename_marks.py"
-    )
+    paused_key = _key(("stopped",), "", "who paused the queue, when and why; or the mark of a rename", "settings.py")
     agents = _space(("agent",), "agent", "the lease that an agent's lock has, and when it was to end", "agent servers")
 
     # -- what follows from it --------------------------------------------------------------------------------------

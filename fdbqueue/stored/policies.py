@@ -12,9 +12,7 @@ Of another one only its text is stored, so each process has to give it.
 
 from __future__ import annotations
 
-import logging
 import math
-import random
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,8 +21,6 @@ from typing import Any, TypeAlias
 
 from fdbqueue.base.reprs import function_text
 from fdbqueue.base.times import LONGEST_SECONDS, not_negative, positive
-
-_log = logging.getLogger("fdbqueue.layers.leases")
 
 Backoff: TypeAlias = Callable[[int], float]
 StoredBackoff: TypeAlias = tuple[str | float, ...]
@@ -59,7 +55,11 @@ class _Exponential:
             wait = min(self.longest, self.first * self.factor ** (attempt - 1))
         except OverflowError:
             wait = self.longest
-        return wait * (1 + random.uniform(0, self.jitter)) if self.jitter else wait
+        if not self.jitter:
+            return wait
+        import random  # an import of fdbqueue does without
+
+        return wait * (1 + random.uniform(0, self.jitter))
 
     def __repr__(self) -> str:
         return f"exponential(first={self.first}, factor={self.factor}, longest={self.longest}, jitter={self.jitter})"
@@ -194,10 +194,14 @@ class Policy:
         """
         try:
             return max(0, self.delay_us(attempt))
-        except Exception:  # noqa: BLE001 - the back-off is code that is not ours
+        except Exception:
+            import logging  # as `random` above, it takes some milliseconds
+
             seconds = UNKNOWN_BACKOFF(attempt)
             name = function_text(self.backoff)
-            _log.exception("backoff=%s failed for attempt %d: the item waits %g s.", name, attempt, seconds)
+            logging.getLogger("fdbqueue.layers.leases").exception(
+                "backoff=%s failed for attempt %d: the item waits %g s.", name, attempt, seconds
+            )
             return int(seconds * 1e6)
 
 

@@ -1,244 +1,443 @@
-"""A queue's settings: its registration, its pause, and the owner of an exclusive subscription. One look reads them.
+"""Settings of a queue that its calls meet: what is stored under each key, and the one function that reads it.
 
-A process looks once a second, by one object of the queue, and relies on what it saw until then (`known.py`). So does
-every call that takes items, and every one that adds some. A refusal always follows from a look in the call's own
-transaction. An enqueue reads a rename, a quota, or the mark of a smart queue in its transaction, beside the last index
-(`moves/admission.py`). ARCHITECTURE.md has a table of all settings.
+=====================  =================================================  ===========================
+key                    what it may hold                                   read by
+=====================  =================================================  ===========================
+``(True, "type")``     the mark of a smart queue, a quota, a rename       `terms_of`
+``("stopped",)``       a pause, a rename                                  `pause_of`, `mark_of`
+``(True,)``            the last index that was given, and the order       `HighWaterMark.stored`
+the catalogue's        codec, order, policy                               `catalogue.read_about`
+=====================  =================================================  ===========================
+
+A rename is marked under two keys that calls read anyway, so a queue that was never renamed pays nothing. The old name
+keeps its marks until it is cleared. The new name has them until all items are there (`verbs/renaming.py`).
+
+A quota is where each enqueue reads the queue's type (`moves/admission.py`), so all processes know it at once.
 """
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 
 import msgspec
 
-from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import Steps, begun, started, value_of
-from fdbqueue.engine.transactional import attempts, is_database
-from fdbqueue.errors import OtherCodec
-from fdbqueue.stored.catalogue import about_if_readable, adopt_policy, codec_of, fits, refuse_nested, write_about
+from fdbqueue.base.contributions import Contributions
+from fdbqueue.base.reprs import utc
+from fdbqueue.engine.api import ReadTransaction, Transaction, Value
+from fdbqueue.engine.keys import Subspace
+from fdbqueue.engine.steps import value_of
+from fdbqueue.errors import FormatError, QueuePaused, QueueRenamed
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.known import RAW, Look, Registration
-from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_rows import first_own
-from fdbqueue.stored.policies import NO_POLICY
+from fdbqueue.stored.layout import Layout, name_of
+from fdbqueue.stored.names import name_text
+from fdbqueue.stored.own_values import decoded
 
 T = TypeVar("T")
-Use: TypeAlias = Literal["encode", "decode"]
-"""What a call does with values."""
 
 
-class Owner(NamedTuple):
-    """The exclusive subscription of a queue."""
+class _Form(Generic[T]):
+    """How a setting is stored: what its bytes begin with, and its fields in MessagePack."""
 
-    name: str
-    until_us: int
-    """Until when its owner has it; the owner may come back later."""
+    def __init__(self, kind: type[T], begin: bytes = b"") -> None:
+        self._begin = begin
+        self._encode = msgspec.msgpack.Encoder().encode
+        self._decode = msgspec.msgpack.Decoder(kind).decode
 
+    def pack(self, value: T) -> bytes:
+        """Return the bytes to store."""
+        return self._begin + self._encode(value)
 
-class QueueSettings(NamedTuple):
-    """What a look at a queue has seen."""
+    def is_in(self, stored: bytes) -> bool:
+        """Return whether stored bytes are of this form, also some that can't be read."""
+        return stored[: len(self._begin)] == self._begin
 
-    record: bytes | None
-    """Its record in the catalogue."""
-    paused: bytes | None
-    """Its pause, or the mark of a rename."""
-    owner: Owner | None
-
-
-class _Owned(msgspec.Struct):
-    """The fields of a stored subscription that matter here (`layers/subscriptions`)."""
-
-    owner: bytes = msgspec.field(default=b"", name="o")
-    until_us: int = msgspec.field(default=0, name="u")
+    def read(self, stored: bytes) -> T:
+        """Return the stored value. It raises what decoders of MessagePack raise."""
+        return self._decode(stored[len(self._begin) :])
 
 
-_decode = msgspec.msgpack.Decoder(_Owned).decode
+# --- parts of layers
 
 
-async def look(tr: Transaction, layout: Layout) -> QueueSettings:
-    """Read a queue's settings, and note what the process may rely on.
+@dataclass(frozen=True, slots=True)
+class SettingsPart:
+    """What a layer has to do with the settings of a queue."""
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel.
+    heads: Callable[[Layout], Iterable[Layout]]
+    """Returns the keys of further heads that its workers take from: a pause and a rename close them, too."""
+    records: Callable[[Layout], Subspace]
+    """Where it has keys if items of its own are there. A quota does not count these, and a rename moves none."""
+    what: str
+    """What these are, in words."""
+    ends: str
+    """How they end, as a sentence without its period."""
+
+
+settings_parts: Contributions[SettingsPart] = Contributions(
+    sessions="fdbqueue.layers.sessions.session.records:SETTINGS_PART"
+)
+owner_readers: Contributions[Callable[[bytes], int | None]] = Contributions(
+    subscriptions="fdbqueue.layers.subscriptions.records:owned_until_us"
+)
+"""Return until when a stored subscription is exclusive; None: it is not, or it can't be read."""
+
+
+def heads_of(layout: Layout) -> list[Layout]:
+    """Return the keys of a queue, and those of further heads that workers take from. It imports layers."""
+    return [layout, *(head for part in settings_parts.all().values() for head in part.heads(layout))]
+
+
+# --- the mark of a rename
+
+
+class Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the marks of a rename say."""
+
+    old: bytes = msgspec.field(name="o")
+    """The prefix of the old name."""
+    new: bytes = msgspec.field(name="n")
+    """The prefix of the new name."""
+    at_us: int = msgspec.field(name="t")
+    """When the rename began."""
+    done: bool = msgspec.field(default=False, name="d")
+    """Whether all items are under the new name."""
+    type: bytes = msgspec.field(default=b"", name="k")
+    """The type that the queue had; b"" for none."""
+    paused: bytes = msgspec.field(default=b"", name="p")
+    """The pause that the queue had; b"" for none."""
+
+    @property
+    def text(self) -> str:
+        """The rename as a sentence."""
+        old, new = (name_text(name_of(prefix)) for prefix in (self.old, self.new))
+        return f"{old} was renamed to {new}" if self.done else f"{old} is being renamed to {new}"
+
+
+_MARK = _Form(Mark, b"renamed")
+pack_mark = _MARK.pack
+
+
+def mark_of(stored: bytes) -> Mark | None:
+    """Return the mark in a stored type or pause; None if it has none.
+
+    Raises:
+        FormatError: this version of the library can't read it.
     """
-    known, view = layout.known, tr.snapshot
-    began, own = Look.begin(), known.registration
-    asked = None if known.is_part else view.get(layout.catalogue_key)
-    asked_for_type = view.get(layout.type_key)
-    asked_for_pause = view.get(layout.paused_key)
-    asked_for_owner = None if known.is_part else started(_owner(tr, layout))
-    record = None if asked is None else _bytes(await value_of(asked))
-    paused = _bytes(await value_of(asked_for_pause))
-    owner = None if asked_for_owner is None else await asked_for_owner
-    about = None if record is None else about_if_readable(layout, record)
-    given = NO_POLICY if own is None else own.policy
-    known.doubt()  # another thread must not rely on facts of two looks
-    if not known.is_part:
-        known.policy = given if about is None else about.applied(given)
-    # A process looks at each call that may write until its policy is stored.
-    known.is_registered = record is not None and (about is None or about.completed(given) == about)
-    known.has_record = own is not None and record is not None and fits(own.codec, "" if about is None else about.codec)
-    known.is_plain = not (await value_of(asked_for_type)).present()
-    known.is_unpaused = paused is None
-    known.is_open = paused is None and owner is None
-    known.note(began, tr)
-    if about is not None and not known.told and (told := about.differs(given)):
-        known.told = True
-        warnings.warn(f"The policy of {layout.describe()}: {told}", RuntimeWarning, stacklevel=2)
-    return QueueSettings(record, paused, owner)
-
-
-async def know_policy(tr: Transaction, layout: Layout) -> None:
-    """Look at a queue's policy once a second: what becomes of its items that fail (`Known.policy`).
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* a look a second.
-    """
-    if not (layout.known.is_part or layout.known.relies(tr)):
-        await look(tr, layout)
-
-
-def _bytes(value: Any) -> bytes | None:
-    return bytes(value) if value.present() else None
-
-
-async def _owner(tr: Transaction, layout: Layout) -> Owner | None:
-    span = layout.subscriptions.range()
-    # An exclusive subscription is the queue's only subscription.
-    first = await first_own(tr.snapshot, layout, "subscriptions", span.start, span.stop)
-    if first is None:
+    if not _MARK.is_in(stored):
         return None
-    (name,), row = first
     try:
-        owned = _decode(row.value)
-    except UNREADABLE:
-        return None  # the subscription's own consumers get the error
-    return Owner(name, owned.until_us) if owned.owner else None
+        return _MARK.read(stored)
+    except UNREADABLE as error:
+        raise FormatError(
+            f"A mark of a rename can't be read, or is of a newer version of fdbqueue: {error}. Update fdbqueue here."
+        ) from error
 
 
-async def settings_of(tr: Transaction | Database, layout: Layout) -> QueueSettings:
-    """Look at a queue's settings, in the given transaction or in a new one."""
-    if not is_database(tr):
-        return await look(cast(Transaction, tr), layout)
-    found = await attempts(cast(Database, tr), partial(look, layout=layout))
-    layout.known.note(layout.known.look, tr)  # a program's database may be a wrapper around that of its transactions
-    return found
+def keys_of_marks(layout: Layout) -> list[bytes]:
+    """Return the keys that get the mark: of the queue, and of the further heads of its layers."""
+    return [key for head in heads_of(layout) for key in (head.type_key, head.paused_key)]
 
 
-async def note_registered(tr: Transaction, layout: Layout, found: QueueSettings) -> None:
-    """Register a queue unless it is registered already, by a look in this transaction.
+def refuse_renamed(stored: bytes) -> None:
+    """Refuse a call that has read a queue's type or pause.
 
     Raises:
-        OtherCodec: it is registered with another codec. NestedQueue: it is not registered yet, and its name lies within
-            that of another queue, or around it.
+        QueueRenamed: it is a mark.
     """
-    own: Registration | None = layout.known.registration
-    if own is None:
+    mark = mark_of(stored)
+    if mark is not None:
+        raise refusal(mark)
+
+
+def refusal(mark: Mark) -> QueueRenamed:
+    """Return the error of a call that meets a mark."""
+    old, new = name_of(mark.old), name_of(mark.new)
+    if mark.done:
+        remedy = f"Use the new name. To use the old one for another queue, clear it: Queue({old!r}).clear(db)."
+    else:
+        remedy = (
+            "Wait until that has ended, and use the new name. If its process was killed, finish it:"
+            f" fdbqueue.rename(db, {old!r}, {new!r})."
+        )
+    return QueueRenamed(f"The queue {mark.text}. Nothing was changed. {remedy}", name=new)
+
+
+async def check_renamed(tr: Transaction, layout: Layout) -> None:
+    """Refuse the old name of a queue; for calls that read, when they find nothing. One read by snapshot.
+
+    A rename takes all items away, so a call that finds some has the right name. It need not look.
+
+    Raises:
+        QueueRenamed: the queue has another name now, or will have it in a moment.
+    """
+    await refuse_old_name(tr.snapshot, layout)
+
+
+async def refuse_old_name(tr: ReadTransaction, layout: Layout) -> None:
+    """Refuse the old name of a queue; for calls that write records of their own under it. One read.
+
+    Raises:
+        QueueRenamed: as `check_renamed`.
+
+    *Conflicts:* with a rename that begins, except by snapshot.
+    """
+    value = await value_of(tr.get(layout.type_key))
+    if value.present():
+        refuse_renamed(bytes(value))
+
+
+async def read_mark(tr: ReadTransaction, layout: Layout) -> Mark | None:
+    """Return the mark of a queue; None if it has none. One read."""
+    value = await value_of(tr.get(layout.type_key))
+    return mark_of(bytes(value)) if value.present() else None
+
+
+async def renamed(tr: Transaction, layout: Layout) -> str:
+    """Return a sentence about the queue's new name; "" if it has none. One read by snapshot."""
+    mark = await read_mark(tr.snapshot, layout)
+    return "" if mark is None or mark.old != layout.prefix else f"The queue {mark.text}."
+
+
+# --- the type: a smart queue, a quota
+
+WhenFull: TypeAlias = Literal["refuse", "wait"]
+LEAST_BYTES = 1_000_000
+"""The smallest quota of bytes: a cluster's estimate of less says little."""
+SMART = b"smart"
+"""The stored type of a smart queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """The most that a queue may have, and what an enqueue of more does. At least one of the limits is given.
+
+    Raises:
+        TypeError: a limit is no integer, or both are None.
+        ValueError: `items` is less than 1, `size_bytes` less than 1,000,000, or `when_full` is not one of the choices.
+
+    >>> from fdbqueue import Quota
+    >>> Quota(1_000).when_full
+    'refuse'
+    """
+
+    items: int | None = None
+    """How many items there may be, in all states, dead letters included; None: any number."""
+    when_full: WhenFull = "refuse"
+    """"refuse": it raises `QueueFull`. "wait": given a database, it waits for room; in a transaction it is refused."""
+    size_bytes: int | None = None
+    """About how many bytes the queue's keys and values may have; None: any number."""
+
+    def __post_init__(self) -> None:
+        if self.items is None and self.size_bytes is None:
+            raise TypeError("A quota has a number of items, or of bytes, or both: Quota(1_000).")
+        _check(self.items, 1, "items, as 1_000", "To close a queue, pause its producers.")
+        _check(self.size_bytes, LEAST_BYTES, "bytes, as 10**9", "A cluster only estimates a size.")
+        if self.when_full not in get_args(WhenFull):
+            raise ValueError(f"when_full is 'refuse' or 'wait', not {self.when_full!r}.")
+
+    @property
+    def text(self) -> str:
+        """The quota in words."""
+        limits = [] if self.items is None else [f"at most {self.items:,} items"]
+        limits += [] if self.size_bytes is None else [f"about {self.size_bytes:,} bytes"]
+        return f"{' and '.join(limits)}, then {self.when_full}"
+
+
+def _check(given: object, least: int, unit: str, why: str) -> None:
+    if given is None:
         return
-    if found.record is None:
-        # Whether this transaction commits is not known here. So the next enqueue looks again.
-        await refuse_nested(tr, layout)
-        write_about(tr, layout)
-        return
-    check_codec(layout, found.record, own.codec, "encode")
+    if not isinstance(given, int) or isinstance(given, bool):
+        raise TypeError(f"A quota is a whole number of {unit}, not {given!r}.")
+    if not least <= given < 1 << 63:
+        raise ValueError(f"A quota of {unit.partition(',')[0]} is at least {least:,}, not {given:,}. {why}")
 
 
-async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> None:
-    """Refuse a call whose keys would be among those of another queue. Every call that may write passes here.
-
-    An enqueue registers the queue instead (`note_registered`). A registered queue may go on. It is not cleared with the
-    keys of another one.
-
-    Args:
-        clears: whether the call removes all keys of the queue.
-
-    Raises:
-        NestedQueue: the queue is not registered, and its name lies within that of a registered one, or around it. Or
-            the call clears a queue with another one within it.
-
-    *Conflicts:* as `refuse_nested`. *Cost:* a look a second; as `refuse_nested` if the queue is not registered, or is
-    cleared.
-    """
-    if not clears and layout.known.is_beside(tr):
-        return
-    registered = (await look(tr, layout)).record is not None
-    if clears or not registered:
-        await refuse_nested(tr, layout, inside=registered)
-    elif not layout.known.is_registered:
-        await adopt_policy(tr, layout)
+class _StoredQuota(msgspec.Struct, frozen=True, omit_defaults=True):
+    items: int | None = msgspec.field(name="i")
+    when_full: WhenFull = msgspec.field(name="w")
+    size_bytes: int | None = msgspec.field(name="b", default=None)
 
 
-async def beside_others(tr: Transaction, *, layout: Layout, body: Callable[[Transaction], Steps[T]]) -> T:
-    """Run a body that may write keys of a queue, after `refuse_others_keys`."""
-    await refuse_others_keys(tr, layout)
-    return await begun(body, tr)
+_QUOTA = _Form(_StoredQuota, b"quota")
+is_quota = _QUOTA.is_in
+_SET_AGAIN = "If it is a quota, set it again: Queue.set_quota."
 
 
-async def check_decodes(tr: Transaction | Database, layout: Layout) -> None:
-    """Check once a second that this object has the codec of the queue's items.
-
-    Raises:
-        OtherCodec: the queue is registered with another codec.
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* a look a second; one a call while the queue is not registered.
-    """
-    if not layout.known.decodes(tr):
-        check_found(layout, await settings_of(tr, layout), "decode")
+def pack_quota(quota: Quota) -> bytes:
+    """Return the bytes to store as the queue's type."""
+    return _QUOTA.pack(_StoredQuota(quota.items, quota.when_full, quota.size_bytes))
 
 
-async def check_encodes(tr: Transaction, layout: Layout) -> None:
-    """Check once a second that this object may encode values for the queue; for calls that add no item.
+@dataclass(frozen=True, slots=True)
+class QueueTerms:
+    """The terms on which items enter a queue: what the key ``(True, "type")`` says."""
 
-    Raises:
-        OtherCodec: the queue is registered with another codec.
+    smart: bool = False
+    """Whether each item has to pass the checks of the queued ones."""
+    quota: Quota | None = None
+    mark: Mark | None = None
+    """The queue was renamed, or is being renamed."""
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* a look a second.
-    """
-    known = layout.known
-    if known.registration is not None and not (known.has_record and known.relies(tr)):
-        check_found(layout, await look(tr, layout), "encode")
+    @classmethod
+    @lru_cache(maxsize=1_000)
+    def parse(cls, stored: bytes) -> QueueTerms:
+        """Parse the value of the key. Each value is parsed once in a process.
+
+        Raises:
+            FormatError: this version of the library can't read it.
+        """
+        if (mark := mark_of(stored)) is not None:
+            return cls(mark=mark)
+        if not is_quota(stored):
+            return cls(smart=True)
+        found = _QUOTA.read(stored)
+        return cls(quota=Quota(found.items, found.when_full, found.size_bytes))
+
+    def check(self) -> None:
+        """Refuse a queue that has another name now.
+
+        Raises:
+            QueueRenamed: it has.
+        """
+        if self.mark is not None:
+            raise refusal(self.mark)
 
 
-def check_found(layout: Layout, found: QueueSettings, use: Use) -> None:
-    """Refuse a codec that is not that of the queue's items, by a look.
+NO_TERMS = QueueTerms()
+
+
+def terms_of(layout: Layout, stored: bytes) -> QueueTerms:
+    """Return what a stored type says; b"" if there is none.
 
     Raises:
-        OtherCodec: the queue is registered with another codec.
+        FormatError: this version of the library can't read it.
     """
-    own = layout.known.registration
-    if own is not None and found.record is not None:
-        check_codec(layout, found.record, own.codec, use)
+    return decoded(layout, layout.type_key, stored, QueueTerms.parse, _SET_AGAIN) if stored else NO_TERMS
 
 
-async def refuse_codec(tr: Transaction, layout: Layout, codec: str) -> None:
-    """Refuse to encode by a codec that is not that of a queue's items, before a job or a transfer begins.
+async def read_terms(tr: ReadTransaction, layout: Layout) -> QueueTerms:
+    """Return the terms on which items enter a queue. One read.
 
     Raises:
-        OtherCodec: the queue is registered with another codec.
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* one read.
+        FormatError: this version of the library can't read them.
     """
-    stored = await value_of(tr.snapshot.get(layout.catalogue_key))
-    if stored.present():
-        check_codec(layout, bytes(stored), codec, "encode")
+    value = await value_of(tr.get(layout.type_key))
+    return terms_of(layout, bytes(value)) if value.present() else NO_TERMS
 
 
-def check_codec(layout: Layout, stored: bytes, codec: str, use: Use) -> None:
-    """Refuse a codec that is not that of the queue's items.
+# --- pauses: calls that take items find none, while producers and acks go on
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Who paused a queue, when and why."""
+
+    by: str
+    """Who paused it; host name and process id by default."""
+    reason: str
+    """Why; "" if none was given."""
+    since: float
+    """When, in seconds by the clock of that process."""
+
+    @property
+    def text(self) -> str:
+        """The pause in one line."""
+        told = f"by {self.by} since {utc(self.since)} UTC" if self.by else f"since {utc(self.since)} UTC"
+        return f"{told}: {self.why}" if self.why else told
+
+    @property
+    def why(self) -> str:
+        """The reason in one line."""
+        return " ".join(self.reason.split())
+
+
+class _StoredPause(msgspec.Struct, frozen=True):
+    by: str = msgspec.field(name="b")
+    reason: str = msgspec.field(name="r")
+    at_us: int = msgspec.field(name="t")
+
+
+_PAUSE = _Form(_StoredPause)
+
+
+def pack_pause(by: str, reason: str, now_us: int) -> bytes:
+    """Return the bytes to store while a queue is paused."""
+    return _PAUSE.pack(_StoredPause(by, reason, now_us))
+
+
+def pause_of(layout: Layout, stored: bytes) -> Pause:
+    """Return a stored pause; a rename is told as one.
 
     Raises:
-        OtherCodec: the queue is registered with another codec, by the record `stored`.
+        FormatError: this version of the library can't read it.
     """
-    if use == "decode" and codec == RAW:
-        return
-    registered = codec_of(layout, stored)
-    if fits(codec, registered):
-        return
-    raise OtherCodec(
-        f"The queue {layout.describe()} is registered with the codec {registered!r}, and not with {codec!r}, which is"
-        f" given here. Nothing was changed. Give codec={registered!r}, or open it by Queue.open(db, name). The codec"
-        " 'bytes' shows its items as they are stored. If the registration is wrong, correct it by"
-        " Queue(name, codec=…).register(db, on_codec='replace')."
+    return decoded(layout, layout.paused_key, stored, _pause, "It is a pause. Resume the queue.")
+
+
+def _pause(stored: bytes) -> Pause:
+    mark = mark_of(stored)
+    if mark is not None:
+        return Pause("", mark.text, mark.at_us / 1e6)
+    found = _PAUSE.read(stored)
+    return Pause(found.by, found.reason, found.at_us / 1e6)
+
+
+async def read_pause(tr: ReadTransaction, layout: Layout) -> Pause | None:
+    """Return who paused a queue; None if it is not paused.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    value = await value_of(tr.get(layout.paused_key))
+    return pause_of(layout, bytes(value)) if value.present() else None
+
+
+def paused_error(layout: Layout, pause: Pause) -> QueuePaused:
+    """Return the error of a call that a pause refuses."""
+    why = f": {pause.why}" if pause.why else ""
+    return QueuePaused(
+        f"The queue {layout.describe()} is paused, by {pause.by}{why}. Nothing was taken. Call Queue.resume, or wait"
+        " until it is resumed.",
+        by=pause.by,
+        reason=pause.reason,
     )
+
+
+# --- the high-water mark
+
+_ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
+
+
+@dataclass(frozen=True, slots=True)
+class HighWaterMark:
+    """A queue's stored high-water mark."""
+
+    index: int
+    """Indices up to this one are never given again; 0: the mark says nothing."""
+    order: str | None
+    """The name of the queue's order; None: it is first in, first out, or nothing was ever enqueued."""
+
+    @classmethod
+    def parse(cls, value: Value) -> HighWaterMark:
+        """Parse the value that was read of the mark's key."""
+        return cls.stored(bytes(value) if value.present() else b"")
+
+    @classmethod
+    def stored(cls, stored: bytes) -> HighWaterMark:
+        """Parse a stored mark; b"" if there is none."""
+        if stored.startswith(_ORDERED):
+            return cls(int.from_bytes(stored[1:9], "big"), stored[9:].decode("utf-8", "replace"))
+        return cls(int.from_bytes(stored, "big"), None)
+
+    def packed(self) -> bytes:
+        """Return the bytes to store, by `byte_max`."""
+        index = self.index.to_bytes(8, "big")
+        return index if self.order is None else _ORDERED + index + self.order.encode()
+
+
+async def read_high_water_mark(tr: Transaction, layout: Layout) -> HighWaterMark:
+    """Read the high-water mark by snapshot."""
+    return HighWaterMark.parse(await value_of(tr.snapshot.get(layout.high_water_mark_key)))

@@ -33,8 +33,7 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
 from fdbqueue.layers.streams.records import StreamKeys, decode, encode
-from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark, refuse_smart
-from fdbqueue.moves.exclusive import keep_out
+from fdbqueue.moves.admission import Admission, give_up_to, refuse_smart
 from fdbqueue.moves.moves import Moves, raise_high_water_mark
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
@@ -51,8 +50,10 @@ from fdbqueue.stored.items import (
     size_of,
 )
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.looks import keep_out
 from fdbqueue.stored.own_values import of_item, unreadable_item
 from fdbqueue.stored.places import has_items
+from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.exports import progress_key
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest, check_is_queue, marks_of, refusal, refuse_layers

@@ -21,15 +21,16 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import FormatError, TransferError
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.layers.subscriptions.selectors import ItemTest
-from fdbqueue.moves.admission import Admission, give_up_to, read_high_water_mark
+from fdbqueue.moves.admission import Admission, give_up_to
 from fdbqueue.moves.moves import Moves, raise_high_water_mark
 from fdbqueue.stored.catalogue import codec_of
 from fdbqueue.stored.items import chunks_of
 from fdbqueue.stored.layout import Layout, new_random, pack
+from fdbqueue.stored.looks import check_codec
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.places import has_items
-from fdbqueue.stored.settings import check_codec
+from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.records import (

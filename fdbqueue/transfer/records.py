@@ -33,7 +33,7 @@ from fdbqueue.stored.items import with_notes as with_notes_of
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.order import MAX_INDEX, MAX_NAME_BYTES, MAX_RANK
 from fdbqueue.stored.own_values import unreadable_item
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.verbs.queue import Queue
 

@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeVar, get_args
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows, value_of
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import ChecksBypassed
 from fdbqueue.moves.admission import without_quota
-from fdbqueue.moves.exclusive import made_exclusive, wall_us
-from fdbqueue.moves.pausing import Pause, end_pause, read_pause, write_pause
-from fdbqueue.moves.quotas import Quota, WhenFull, is_quota, pack_quota, quota_of
 from fdbqueue.stored.catalogue import set_about
 from fdbqueue.stored.codecs import V
+from fdbqueue.stored.counters import count
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.looks import made_exclusive, refuse_others_keys, wall_us
 from fdbqueue.stored.policies import Backoff, check_policy
-from fdbqueue.stored.rename_marks import check_renamed, refuse_renamed
-from fdbqueue.stored.settings import refuse_others_keys
+from fdbqueue.stored.settings import (
+    Pause,
+    Quota,
+    WhenFull,
+    check_renamed,
+    heads_of,
+    is_quota,
+    pack_pause,
+    pack_quota,
+    read_pause,
+    read_terms,
+    refuse_renamed,
+    settings_parts,
+)
 from fdbqueue.verbs.by_position import ByPosition
 from fdbqueue.verbs.editing import UNCHANGED, Unchanged
 
@@ -80,9 +91,7 @@ class Administered(ByPosition[V]):
         policy: dict[str, Any] = {name: one for name, one in given.items() if not isinstance(one, Unchanged)}
         check_policy(policy.get("max_attempts"), policy.get("backoff"))
         await self.read(tr, partial(set_about, layout=self.layout, replaces=on_codec == "replace", policy=policy))
-        own = self.layout.known.registration
-        if own is not None and policy:
-            own.policy = replace(own.policy, **policy)
+        self.layout.known.told |= bool(policy)
 
     @verb
     async def pause(self, tr: Transaction | Database, *, reason: str = "", by: str | None = None) -> None:
@@ -227,9 +236,10 @@ class Administered(ByPosition[V]):
             if quota is None:
                 tr.clear(self.layout.type_key)
                 return
-            span = self.layout.space["session"].range()
-            if await rows(tr, span.start, span.stop, limit=1):
-                raise without_quota(self.layout)
+            for part in settings_parts.all().values():
+                span = part.records(self.layout).range()
+                if await rows(tr, span.start, span.stop, limit=1):
+                    raise without_quota(self.layout)
             await refuse_others_keys(tr, self.layout)
             tr.set(self.layout.type_key, pack_quota(quota))
 
@@ -246,11 +256,9 @@ class Administered(ByPosition[V]):
         """
 
         async def body(tr: Transaction) -> Quota | None:
-            stored = await value_of(tr.get(self.layout.type_key))
-            if not stored.present():
-                return None
-            refuse_renamed(bytes(stored))
-            return quota_of(self.layout, bytes(stored))
+            terms = await read_terms(tr, self.layout)
+            terms.check()
+            return terms.quota
 
         return await self.read(tr, body)
 
@@ -261,3 +269,19 @@ def _check_text(text: object, name: str) -> None:
     check_text(text, name)
     if len(text.encode()) > TEXT_BYTES:
         raise ValueError(f"{name} has at most {TEXT_BYTES:,} bytes, not {len(text.encode()):,}.")
+
+
+def write_pause(tr: Transaction, layout: Layout, by: str, reason: str, now_us: int) -> None:
+    """Pause a queue, and the further heads of its layers. Consumers that wait look again, and learn it."""
+    asks_marker(tr)
+    for head in heads_of(layout):
+        tr.set(head.paused_key, pack_pause(by, reason, now_us))
+    span = layout.waiting.range()
+    tr.clear_range(span.start, span.stop)
+
+
+def end_pause(tr: Transaction, layout: Layout) -> None:
+    """End a pause, and wake the consumers that wait."""
+    for head in heads_of(layout):
+        tr.clear(head.paused_key)
+        count(tr, head, returned=1)  # waiting consumers watch this counter

@@ -18,7 +18,6 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, StreamError
-from fdbqueue.moves.exclusive import wall_us
 from fdbqueue.moves.groups import group_keys
 from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error
 from fdbqueue.moves.outcomes import CANCELLED, read_record
@@ -40,11 +39,11 @@ from fdbqueue.stored.items import (
     with_notes,
 )
 from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.payloads import clear_blob
 from fdbqueue.stored.places import Standing, locate
-from fdbqueue.stored.rename_marks import check_renamed
-from fdbqueue.stored.settings import check_encodes
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.states import STATES, StoredItem, stored_item
 from fdbqueue.verbs.of_session import refuse_of_session
 from fdbqueue.writes.appending import write_chunks

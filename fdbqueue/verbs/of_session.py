@@ -14,8 +14,8 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import NOT_A_TUPLE, below
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import rows
-from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.stored.layout import RANDOM_BYTES, Layout, rank_of
+from fdbqueue.stored.settings import read_high_water_mark
 
 REMEDIES = {
     "cancel": "Sessions.cancel(db, session, position)",

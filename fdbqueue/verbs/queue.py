@@ -32,7 +32,6 @@ from fdbqueue.engine.transactional import attempts, is_database, only_transactio
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import ENTRIES, Admission, Entry
-from fdbqueue.moves.exclusive import keep_out
 from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, are_plain, take_out, take_plain_out
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.stored.catalogue import path_of
@@ -54,9 +53,9 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, Name, new_random
+from fdbqueue.stored.looks import beside_others, check_decodes, keep_out, refuse_others_keys
 from fdbqueue.stored.order import Order, check_order, rank_in
-from fdbqueue.stored.rename_marks import check_renamed
-from fdbqueue.stored.settings import beside_others, check_decodes, refuse_others_keys
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing
 from fdbqueue.verbs.queues import open_queue

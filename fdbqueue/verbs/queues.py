@@ -18,14 +18,12 @@ from fdbqueue.engine.steps import Steps, rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError, UnknownQueue
-from fdbqueue.moves.pausing import Pause
-from fdbqueue.moves.quotas import Quota
 from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_plain_rows, stored_in
 from fdbqueue.stored.catalogue import About, nested_told, nested_with, read_about
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name, described, name_of, names_above
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.rename_marks import renamed
+from fdbqueue.stored.settings import Pause, Quota, renamed
 
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue

@@ -4,7 +4,7 @@ Challenge: a rename copies, since all keys of a queue begin with its name. Meanw
 
 Protocol:
 
-1. Mark the old and the new name (`stored/rename_marks.py`). From now on enqueues and takes of both are refused.
+1. Mark the old and the new name (`stored/settings.py`). From now on enqueues and takes of both are refused.
 2. If the keys do not fit into one transaction, move items without a lease in batches. A batch moves all keys of its
    items together, so a call that finds an item finds it whole, under one of the names.
 3. Wait until no transaction can be open that began before the marks. An enqueue reads by snapshot, so it does not
@@ -34,15 +34,14 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.engine.waiting import pause
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
-from fdbqueue.moves.admission import SMART
-from fdbqueue.moves.exclusive import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.catalogue import path_of, refuse_nested
 from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
+from fdbqueue.stored.looks import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.rename_marks import Mark, keys_of_marks, mark_of, pack_mark, refusal
+from fdbqueue.stored.settings import SMART, Mark, heads_of, keys_of_marks, pack_mark, read_mark, refusal, settings_parts
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import nearest
 
@@ -156,7 +155,7 @@ class _Rename:
 
     async def is_done(self) -> bool:
         """Return whether a former call has finished it."""
-        mark = await attempts(self._db, partial(_mark, layout=self._source))
+        mark = await attempts(self._db, partial(read_mark, layout=self._source))
         return mark is not None and mark.done and self._is_own(mark)
 
     def _is_own(self, mark: Mark) -> bool:
@@ -171,7 +170,7 @@ class _Rename:
     async def _check(self, tr: Transaction) -> bool:
         """Refuse what can't be renamed. Return whether the rename is new."""
         source, target = self._source, self.target
-        ours, theirs = await _mark(tr, source), await _mark(tr, target)
+        ours, theirs = await read_mark(tr, source), await read_mark(tr, target)
         if ours is not None and ours.old == source.prefix:
             if not self._is_own(ours):
                 raise refusal(ours)
@@ -237,7 +236,7 @@ class _Rename:
                 paused=bytes(paused) if paused.present() else b"",
             )
         else:
-            mark = await _mark(tr, self._source) or await _mark(tr, self.target)
+            mark = await read_mark(tr, self._source) or await read_mark(tr, self.target)
             if mark is None or mark.done:
                 return  # another call has finished it
         for layout in (self._source, self.target):
@@ -288,7 +287,7 @@ class _Rename:
         Raises:
             TransferError: one of the names was cleared meanwhile.
         """
-        ours, theirs = await _mark(tr, self._source), await _mark(tr, self.target)
+        ours, theirs = await read_mark(tr, self._source), await read_mark(tr, self.target)
         if ours is not None and ours.done and self._is_own(ours):
             return False
         if ours is None or theirs is None or not self._is_own(ours) or not self._is_own(theirs):
@@ -313,7 +312,7 @@ class _Rename:
             TransferError: it does not fit into one transaction.
         """
         source, target = self._source, self.target
-        mark = await _mark(tr, source)
+        mark = await read_mark(tr, source)
         if mark is None or not await self._is_open(tr):
             return
         found = await _all_rows(tr, source)
@@ -344,14 +343,14 @@ class _Rename:
         if mark.type:
             tr.set(target.type_key, mark.type)
         if mark.paused:
-            for layout in (target, Layout(target.space["line"])):
-                tr.set(layout.paused_key, mark.paused)
+            for head in heads_of(target):
+                tr.set(head.paused_key, mark.paused)
         record = await value_of(tr.get(source.catalogue_key))
         if record.present():
             tr.set(target.catalogue_key, bytes(record))
             tr.clear(source.catalogue_key)
-        for layout in (target, Layout(target.space["line"])):
-            count(tr, layout, returned=1)  # consumers that wait there watch this counter
+        for head in heads_of(target):
+            count(tr, head, returned=1)  # consumers that wait there watch this counter
 
     def _pointer(self, stored: bytes) -> bytes:
         """Return the pointer of a subscription. That of a browser names a key of the queue."""
@@ -365,13 +364,7 @@ class _Rename:
 def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
     """Return what can't be renamed: where it is, and the remedy."""
     return {
-        "sessions": (
-            layout.space["session"],
-            (
-                "Wait until their consumers have ended them, or remove them: Sessions.remove. A paused session ends"
-                " only after Sessions.resume, and a blocked one only after Sessions.skip"
-            ),
-        ),
+        **{part.what: (part.records(layout), part.ends) for part in settings_parts.all().values()},
         "the record of a copy to another database, by which a repeated copy goes on": (
             layout.streams[COPY_STREAM],
             (
@@ -387,11 +380,6 @@ def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
         "groups": (layout.groups, "Wait until they have ended, or cancel them. An ended group is kept for a while"),
         "an upload of a blob": (layout.uploads, "Wait until it has ended"),
     }
-
-
-async def _mark(tr: Transaction, layout: Layout) -> Mark | None:
-    stored = await value_of(tr.get(layout.type_key))
-    return mark_of(bytes(stored)) if stored.present() else None
 
 
 async def _has_keys(tr: Transaction, layout: Layout) -> bool:

@@ -19,8 +19,8 @@ from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions.operators.changes import Operating
 from fdbqueue.layers.sessions.session.records import pack_name
-from fdbqueue.moves.quotas import Quota
 from fdbqueue.stored.names import session_named, text_named
+from fdbqueue.stored.settings import Quota
 from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
 
 Fields = Mapping[str, str]

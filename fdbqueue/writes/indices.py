@@ -13,18 +13,10 @@ from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import value_of
-from fdbqueue.moves.admission import (
-    NO_TERMS,
-    Admission,
-    Entry,
-    QueueTerms,
-    check_terms,
-    give_up_to,
-    mark_smart,
-    refuse_plain_items,
-)
+from fdbqueue.moves.admission import Admission, Entry, check_terms, give_up_to, mark_smart, refuse_plain_items
 from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.settings import NO_TERMS, QueueTerms
 
 
 @dataclass(slots=True)

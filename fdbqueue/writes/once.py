@@ -26,7 +26,7 @@ from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull
 from fdbqueue.moves.quotas import wait_for_room
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.settings import refuse_others_keys
+from fdbqueue.stored.looks import refuse_others_keys
 
 T = TypeVar("T")
 

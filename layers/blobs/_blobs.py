@@ -23,7 +23,7 @@ from fdbqueue.lowlevel import (
     started,
     verb,
 )
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 
 from ..leases import Lease, LeaseHandle, LeaseRef
 from ..leases.times import clock_us, positive

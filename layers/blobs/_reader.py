@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
 from fdbqueue.stored.own_values import of_item
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 
 from ..leases import LeaseRef
 from ..leases.holding import mostly_lost

@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
 from fdbqueue.stored.own_rows import first_own
-from fdbqueue.stored.rename_marks import check_renamed, refuse_old_name
+from fdbqueue.stored.settings import check_renamed, refuse_old_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases

@@ -12,7 +12,7 @@ from fdbqueue import FormatError, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.outcomes import encode_result
 from fdbqueue.stored.own_values import of_item, unreadable_item
-from fdbqueue.stored.rename_marks import renamed
+from fdbqueue.stored.settings import renamed
 from fdbqueue.verbs.editing import why_lost
 
 from .done import Done

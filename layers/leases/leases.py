@@ -33,7 +33,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.policies import Backoff, check_policy
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 
 from ._dead_letters import DeadLetters
 from ._stats import LeaseStats, Looks, read_lease_stats
@@ -132,7 +132,8 @@ class Leases(Named, ByPosition[V]):
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         for layout in (self.layout, self.queue.layout):  # of leases that were sent, these are two objects
-            layout.known.give(self._given, repr(self.queue))
+            if not layout.known.given:
+                layout.known.give(self._given, repr(self.queue))
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""

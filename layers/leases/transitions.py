@@ -13,8 +13,8 @@ from fdbqueue import Position, Queue
 from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
 from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.stored.looks import know_policy
 from fdbqueue.stored.policies import Backoff, Policy
-from fdbqueue.stored.settings import know_policy
 
 from .lease import Disposition
 

@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.outcomes import begin as begin_outcome
-from fdbqueue.stored.settings import check_encodes
+from fdbqueue.stored.looks import check_encodes
 from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import append_item

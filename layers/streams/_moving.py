@@ -35,11 +35,11 @@ from fdbqueue.lowlevel import (
     with_notes,
 )
 from fdbqueue.moves.moves import raise_high_water_mark
-from fdbqueue.moves.pausing import pause_of, paused_error
 from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import Takes, Verdict, remove
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import PLAIN, blob_of
+from fdbqueue.stored.settings import pause_of, paused_error
 
 from ..leases.leases import CONSUMER_BYTES
 from ..leases.transitions import Transitions, at_rest, cut, size_beside

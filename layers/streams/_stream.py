@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.stored.own_values import decoded, in_order, of_item
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Leases
 from ..leases.reclaiming import reclaim

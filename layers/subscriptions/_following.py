@@ -53,7 +53,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.arrivals import arrivals_since, span_of
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.settings import refuse_renamed
 
 from ..common.waiting import long_wait
 from ..leases import Leases, StoredItem

@@ -14,7 +14,7 @@ from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, s
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Head
 from .records import (

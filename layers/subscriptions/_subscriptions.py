@@ -31,12 +31,11 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.exclusive import made_exclusive
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import check_headers
+from fdbqueue.stored.looks import check_decodes, made_exclusive
 from fdbqueue.stored.own_rows import parts_of
-from fdbqueue.stored.rename_marks import check_renamed
-from fdbqueue.stored.settings import check_decodes
+from fdbqueue.stored.settings import check_renamed
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited

@@ -10,7 +10,7 @@ import msgspec
 
 from fdbqueue import FormatError
 from fdbqueue.engine.steps import finished, value_of
-from fdbqueue.lowlevel import Layout, Shown, Steps, Transaction, check_text, fdb_tuple, rows, started
+from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Steps, Transaction, check_text, fdb_tuple, rows, started
 from fdbqueue.stored import shapes
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded
@@ -51,6 +51,25 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=Tr
     def exclusive_all(self) -> bool:
         """Whether it is exclusive and has no selector: the head of the queue is then its pointer."""
         return bool(self.owner) and self.selector == ""
+
+
+class _Owned(msgspec.Struct):
+    """What a record of any version says of its owner."""
+
+    owner: bytes = msgspec.field(default=b"", name="o")
+    owned_until_us: int = msgspec.field(default=0, name="u")
+
+
+_owned = msgspec.msgpack.Decoder(_Owned).decode
+
+
+def owned_until_us(stored: bytes) -> int | None:
+    """Return until when a subscription is exclusive; None: it is not, or its own consumers get the error."""
+    try:
+        found = _owned(stored)
+    except UNREADABLE:
+        return None
+    return found.owned_until_us if found.owner else None
 
 
 class SubscriptionPointer(msgspec.Struct, frozen=True, gc=False):

@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.rename_marks import refuse_renamed
+from fdbqueue.stored.settings import refuse_renamed
 
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases

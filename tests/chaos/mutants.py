@@ -181,8 +181,25 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        "two transactions that adopt a policy do not conflict",
+        "fdbqueue/stored/catalogue.py",
+        (
+            (
+                "    stored = await value_of(tr.get(layout.catalogue_key))\n    if known.registration is None",
+                "    stored = await value_of(tr.snapshot.get(layout.catalogue_key))\n    if known.registration is None",
+            ),
+        ),
+        tests=("tests/queue/test_policies.py::test_of_two_transactions_that_adopt_a_policy_one_runs_again",),
+    ),
+    Mutant(
+        "a process that only gives back does not look at the policy",
+        "fdbqueue/stored/looks.py",
+        (("    if not (layout.known.is_part or layout.known.relies(tr)):\n        await look(tr, layout)\n", ""),),
+        tests=("tests/queue/test_policies.py::test_a_process_that_only_gives_back_follows_the_stored_policy",),
+    ),
+    Mutant(
         "a pause asks for no marker",
-        "fdbqueue/moves/pausing.py",
+        "fdbqueue/verbs/administered.py",
         (("    asks_marker(tr)\n", ""),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
@@ -299,7 +316,7 @@ MUTANTS = (
     ),
     Mutant(
         "an item dies one attempt too early",
-        "layers/leases/transitions.py",
+        "fdbqueue/stored/policies.py",
         (("attempt >= self.max_attempts", "attempt + 1 >= self.max_attempts"),),
         tests=("tests/layers/leases/test_leases_given_back.py::test_after_max_attempts_an_item_is_a_dead_letter",),
     ),
@@ -877,7 +894,7 @@ MUTANTS = (
     ),
     Mutant(
         "a permit is good for a second from after its read",
-        "fdbqueue/moves/exclusive.py",
+        "fdbqueue/stored/looks.py",
         (
             (
                 "            self._allowed = began\n",
@@ -902,14 +919,14 @@ MUTANTS = (
     ),
     Mutant(
         "a pause keeps no consumer out",
-        "fdbqueue/moves/exclusive.py",
+        "fdbqueue/stored/looks.py",
         (("    return found.paused is not None\n", "    return False\n"),),
         Kind.plain,
         tests=("tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_before_a_pause_goes_back",),
     ),
     Mutant(
         "a process with another codec is let in",
-        "fdbqueue/stored/settings.py",
+        "fdbqueue/stored/looks.py",
         (("    if fits(codec, registered):\n        return\n", "    if registered:\n        return\n"),),
         Kind.plain,
         tests=(
@@ -1258,14 +1275,14 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue registers a name within another one",
-        "fdbqueue/stored/settings.py",
+        "fdbqueue/stored/looks.py",
         (("        await refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
     ),
     Mutant(
         "register takes a name within another one",
         "fdbqueue/stored/catalogue.py",
-        (("    else:\n        await refuse_nested(tr, layout)\n    tr.set(", "    tr.set("),),
+        (("    else:\n        await refuse_nested(tr, layout)\n    if policy:", "    if policy:"),),
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(
@@ -1398,7 +1415,7 @@ MUTANTS = (
     ),
     Mutant(
         "a clear of a registered queue removes one within it",
-        "fdbqueue/stored/settings.py",
+        "fdbqueue/stored/looks.py",
         (("    if clears or not registered:\n", "    if not registered:\n"),),
         tests=("tests/queue/test_names.py::test_a_clear_of_a_registered_queue_keeps_one_that_lies_within",),
     ),
@@ -2036,8 +2053,8 @@ MUTANTS = (
         "fdbqueue/moves/admission.py",
         (
             (
-                '        await check_terms(tr, layout, _terms(layout, kind), "session")\n',
-                "        _terms(layout, kind)\n",
+                '        await check_terms(tr, layout, terms_of(layout, bytes(kind)), "session")\n',
+                "        terms_of(layout, bytes(kind))\n",
             ),
         ),
         tests=("tests/queue/test_quotas.py::test_sessions_that_know_the_queue_refuse_a_quota_at_once",),

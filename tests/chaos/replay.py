@@ -13,9 +13,9 @@ from fdbqueue import Position
 from fdbqueue.engine.keys import strinc
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged.requests import Wish
-from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import GRANT, Layout
+from fdbqueue.stored.settings import HighWaterMark
 
 
 class Standing(NamedTuple):

@@ -87,7 +87,7 @@ def test_inspect_says_how_many_errors_are_left_out_and_why_items_failed(
         leases.enqueue(db, 1)
     last = leases.lease_many(db)
     for number, lease in enumerate(last[1:]):
-        Leases(leases.queue, max_attempts=1).nack(db, lease, error=f"no {number:02}")
+        leases.nack(db, lease, error=f"no {number:02}", last=True)
     leases.nack(db, last[0], error="printer is off\nask Ann")
 
     page = json.loads(run("inspect", name).stdout)

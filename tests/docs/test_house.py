@@ -295,7 +295,6 @@ def test_keys_are_read_by_one_decoder(repository: Path) -> None:
 HINT = "takes any bytes as a number: a hint, a lease or a size, which the next call writes again"
 OWN_ERROR = "its error names the record by its name"
 DECODES = {
-    "fdbqueue/moves/admission.py": "reads the high-water mark, which `byte_max` keeps, in two forms",
     "fdbqueue/moves/arrivals.py": "reads whether there are subscriptions: any value says so",
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
@@ -303,8 +302,7 @@ DECODES = {
     "fdbqueue/stored/layout.py": "reads keys",
     "fdbqueue/stored/names.py": "reads texts of names",
     "fdbqueue/stored/own_values.py": "has the decoder",
-    "fdbqueue/stored/rename_marks.py": "reads a mark for the decoders of a pause and of a type",
-    "fdbqueue/stored/settings.py": "asks for one field of a registration, of any version",
+    "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "fdbqueue/verbs/of_session.py": "reads a position",
     "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
     "fdbqueue/observe/ages.py": "reads a key",

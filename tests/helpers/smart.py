@@ -10,7 +10,7 @@ from fdbqueue import Position, Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import EVERYTHING, OWN_KEY, OWN_TYPE, Messages, MessageType, SmartQueue, keyed
 from fdbqueue.layers.smart.types import Answer, Asked, Decision
-from fdbqueue.moves.admission import SMART
+from fdbqueue.stored.settings import SMART
 from tests.helpers.clock import Clock
 
 

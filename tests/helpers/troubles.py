@@ -10,7 +10,7 @@ from fdbqueue import Queue
 from fdbqueue.layers import Leases, Sessions, Subscriptions
 from fdbqueue.layers.schedules import Plan, Schedules, rule_of
 from fdbqueue.stored.layout import Layout, name_of
-from fdbqueue.stored.rename_marks import Mark, keys_of_marks, pack_mark
+from fdbqueue.stored.settings import Mark, keys_of_marks, pack_mark
 
 HOUR = 3_600.0
 

@@ -16,9 +16,9 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.layers import FollowUp, Leases, Results, Sessions, StagedQueue, Subscriptions, Tasks
 from fdbqueue.moves import admission
-from fdbqueue.moves.quotas import Quota, pack_quota
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.settings import Quota, pack_quota
 from fdbqueue.transfer import copy_queue, export_items, import_items
 from fdbqueue.writes import appending
 from tests.helpers.clock import Clock

@@ -11,9 +11,10 @@ from fdbqueue import Order, OrderError, Position, Queue
 from fdbqueue.engine import Subspace, predicates
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
-from fdbqueue.moves.admission import Admission, read_high_water_mark
+from fdbqueue.moves.admission import Admission
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.stored.layout import pack
+from fdbqueue.stored.settings import read_high_water_mark
 
 
 class Tens:

@@ -31,7 +31,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.rename_marks import keys_of_marks
+from fdbqueue.stored.settings import keys_of_marks
 from fdbqueue.transfer import copy_queue, export_items
 from fdbqueue.verbs import renaming
 from tests.helpers.names import registered_before

@@ -11,9 +11,9 @@ from fdbqueue import NestedQueue, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Subscriptions
 from fdbqueue.layers.leases import Leases
-from fdbqueue.moves.pausing import write_pause
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.settings import look
+from fdbqueue.stored.looks import look
+from fdbqueue.verbs.administered import write_pause
 
 POSITION = Position(1, b"not there")
 

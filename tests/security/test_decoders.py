@@ -22,7 +22,6 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import Requests, Wish
 from fdbqueue.layers.streams.records import decode as decode_record
 from fdbqueue.layers.streams.records import encode
-from fdbqueue.moves.admission import HighWaterMark
 from fdbqueue.spark.partition_log import JobHeader, JobOutcome, JobRecord
 from fdbqueue.stored.items import (
     Chunked,
@@ -38,6 +37,7 @@ from fdbqueue.stored.items import (
     with_notes,
 )
 from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.settings import HighWaterMark
 
 NOTED = with_notes(
     envelope(b"payload", {"a": "b"}),

@@ -11,7 +11,7 @@ from fdbqueue import OtherCodec, Queue, QueuePaused, QueueRenamed, StreamError, 
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark.stream_source import StreamSource, terms
-from fdbqueue.stored.rename_marks import Mark, pack_mark
+from fdbqueue.stored.settings import Mark, pack_mark
 from tests.helpers.faults import FaultyDatabase
 from tests.spark.simulated_stream import Checkpoint, Killed, Query, dying, stream_options
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from fdbqueue import ChecksBypassed, Queue, SessionClosed
 from fdbqueue.lowlevel import Transaction, register, started, value_of
 from fdbqueue.moves.admission import is_marked, mark_smart
-from fdbqueue.stored.settings import look
+from fdbqueue.stored.looks import look
 
 from ..session.records import REFUSING, RENEWING, SessionRecord, name_of
 from ..session.session import Session

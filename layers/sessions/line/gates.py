@@ -22,7 +22,7 @@ from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
 from fdbqueue.stored.own_values import decoded, unsigned
-from fdbqueue.stored.rename_marks import refuse_old_name
+from fdbqueue.stored.settings import refuse_old_name
 
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, cut

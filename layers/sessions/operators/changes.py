@@ -13,7 +13,7 @@ from fdbqueue.moves.moves import as_new
 from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import salvaged_notes
-from fdbqueue.stored.rename_marks import refuse_old_name
+from fdbqueue.stored.settings import refuse_old_name
 
 from ..line.line import Line
 from ..line.mending import is_whole, written_again

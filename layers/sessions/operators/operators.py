@@ -23,7 +23,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored.settings import refuse_others_keys
+from fdbqueue.stored.looks import refuse_others_keys
 from fdbqueue.writes.indices import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem

@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.own_values import decoded, signed
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases.times import seconds_or_none

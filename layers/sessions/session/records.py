@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.settings import SettingsPart
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
 """A session's name."""
@@ -327,6 +328,15 @@ class Keys:
     def gated(self, gate: bytes = b"") -> Place:
         """Return the line of the pointers that wait at a gate."""
         return Place(self._gates["line"] + gate)
+
+
+SETTINGS_PART = SettingsPart(
+    lambda layout: (Layout(layout.space["line"]),),
+    lambda layout: layout.space["session"],
+    "sessions",
+    "Wait until their consumers have ended them, or remove them: Sessions.remove. A paused session ends only after"
+    " Sessions.resume, and a blocked one only after Sessions.skip",
+)
 
 
 def pack_name(session: SessionName) -> bytes:

@@ -22,12 +22,12 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
-from fdbqueue.moves.admission import read_high_water_mark
 from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, remove, taken_at_once
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DELAY
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.verbs.of_session import SessionAddress
 
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable

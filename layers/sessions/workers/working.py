@@ -40,7 +40,7 @@ from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.own_values import unreadable_item
 from fdbqueue.stored.places import locate
-from fdbqueue.stored.rename_marks import check_renamed
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 

@@ -13,7 +13,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import BatchRecord, Stream
 from fdbqueue.layers.streams.records import encode
-from fdbqueue.stored.rename_marks import Mark, pack_mark
+from fdbqueue.stored.settings import Mark, pack_mark
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.layers.streams.test_streams import terms, values

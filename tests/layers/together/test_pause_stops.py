@@ -22,9 +22,9 @@ from fdbqueue.layers.sessions.session.records import Held
 from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.lowlevel import Layout, Permit, run
-from fdbqueue.moves.exclusive import made_exclusive
-from fdbqueue.moves.pausing import write_pause
 from fdbqueue.stored.known import LOOK_SECONDS
+from fdbqueue.stored.looks import made_exclusive
+from fdbqueue.verbs.administered import write_pause
 from tests.helpers.consuming import until
 from tests.helpers.sessions import lease_of
 from tests.helpers.staging import wait_until
