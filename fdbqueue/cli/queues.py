@@ -36,7 +36,7 @@ from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.levels import levels_named
-from fdbqueue.layers.sessions.reading.page import BusySession, LargeSession, SessionsPage
+from fdbqueue.layers.sessions.reading.listing import BusySession, LargeSession, SessionsPage
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.observe.troubles import Listed, listed, listed_these

@@ -104,7 +104,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     schedules="fdbqueue.layers.schedules.check:CHECK_PART",
 )
 content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
-page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.page:PAGE_PART")
+page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.listing:PAGE_PART")
 
 
 def add_to_page(name: str, part: PagePart) -> None:

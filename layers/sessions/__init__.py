@@ -93,8 +93,8 @@ from fdbqueue.lowlevel import UNCHANGED
 
 from ._sessions import Sessions
 from .reading.listing import SessionInfo, SessionStats
-from .session.gate_record import Gate, GateInfo
 from .session.lease import SessionHandle, SessionLease
+from .session.records import Gate, GateInfo
 from .workers.read_ahead import NewState
 
 __all__ = [

@@ -37,11 +37,17 @@ from .line.line import Line, Rules
 from .line.line_queue import LineQueue
 from .line.tracking import at_address
 from .operators.operators import Operators
-from .session.arguments import check_choice, check_concurrency, check_count, deprecated_shards
-from .session.gate_record import Gate
 from .session.lease import SessionLease, SessionRef
-from .session.records import SessionName, pack_name
-from .session.states import StateCodec
+from .session.records import (
+    Gate,
+    SessionName,
+    check_choice,
+    check_concurrency,
+    check_count,
+    deprecated_shards,
+    pack_name,
+)
+from .session.session import StateCodec
 from .workers.read_ahead import Turns
 from .workers.working import Ack, Working
 

@@ -30,8 +30,7 @@ from fdbqueue.stored.items import check_headers
 from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..leases.transitions import Transitions
 from ..sessions import Sessions
-from ..sessions.line.entering import SessionEntry, enter_session, enter_sessions, generation_to_enter
-from ..sessions.line.line import Line
+from ..sessions.line.line import Line, SessionEntry, enter_session, enter_sessions, generation_to_enter
 from ..sessions.operators.editing import SessionEditing
 from ..sessions.reading.check import check_sessions
 from ..sessions.session.records import SessionName, SessionRecord, pack_name

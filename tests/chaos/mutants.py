@@ -700,7 +700,7 @@ MUTANTS = (
     ),
     Mutant(
         "an enqueue does not conflict with the end of its session",
-        "layers/sessions/line/entering.py",
+        "layers/sessions/line/line.py",
         (("    tr.add_read_conflict_key(session.guard_key)\n", ""),),
         Kind.sessions,
         tests=(
@@ -721,7 +721,7 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer acks an item of a session though it was changed since it was read ahead",
-        "layers/sessions/line/leased_pointer.py",
+        "layers/sessions/session/lease.py",
         (('if not value or one.stored not in (b"", value):', "if not value:"),),
         Kind.sessions,
         tests=(
@@ -730,7 +730,7 @@ MUTANTS = (
     ),
     Mutant(
         "a consumer acks what it has begun behind an item that was removed under its hands",
-        "layers/sessions/line/leased_pointer.py",
+        "layers/sessions/session/lease.py",
         (("            return Compared(first, found, one)\n        found", "            continue\n        found"),),
         Kind.sessions,
         tests=(

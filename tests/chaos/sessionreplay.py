@@ -10,8 +10,14 @@ import msgspec
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog._records import Change, Record, place_of, session_place_of
-from fdbqueue.layers.sessions.session.gate_record import GateRecord, unpack_gate_record
-from fdbqueue.layers.sessions.session.records import Keys, SessionPointer, pointer_of, unpack_record
+from fdbqueue.layers.sessions.session.records import (
+    GateRecord,
+    Keys,
+    SessionPointer,
+    pointer_of,
+    unpack_gate_record,
+    unpack_record,
+)
 from fdbqueue.layers.sessions.session.records import SessionRecord as SessionRecord
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.lowlevel import fdb_tuple

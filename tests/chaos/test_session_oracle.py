@@ -12,8 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Sessions
 from fdbqueue.layers.oplog._oplog import calling
-from fdbqueue.layers.sessions.session.gate_record import GateRecord, pack_gate_record
-from fdbqueue.layers.sessions.session.records import pack_name
+from fdbqueue.layers.sessions.session.records import GateRecord, pack_gate_record, pack_name
 from fdbqueue.lowlevel import Notes, pack, with_notes
 from tests.chaos.gatepromises import PACKED
 from tests.chaos.history import OK, History, read_histories, value_of

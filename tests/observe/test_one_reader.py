@@ -34,8 +34,7 @@ OWN = {
     "layers/blobs/_blobs.py": "Blobs.stats",
     "layers/leases/_stats.py": "Leases.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
-    "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list",
-    "layers/sessions/reading/page.py": "the section of sessions, for the room",
+    "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list, and the section of sessions, for the room",
 }
 """Verbs of layers that return the numbers of their own keys."""
 DECIDES = {

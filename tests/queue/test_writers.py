@@ -280,7 +280,7 @@ KNOWN = {
     "layers/leases/_dead_letters.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",
     "layers/smart/admitting.py": "SmartQueue.enqueue",
-    "layers/sessions/line/entering.py": "Sessions.enqueue",
+    "layers/sessions/line/line.py": "Sessions.enqueue",
     "layers/subscriptions/waiters.py": "Subscriptions.enqueue",
 }
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""

@@ -26,8 +26,19 @@ from fdbqueue.stored.settings import refuse_old_name
 
 from ...common.logs import fields
 from ...leases.transitions import ERROR_BYTES, cut
-from ..session.gate_record import GateRecord, called, check_gates, pack_gate, pack_gate_record, unpack_gate_record
-from ..session.records import SessionPointer, SessionRecord, name_of, pointer_of, stored_pointer
+from ..session.records import (
+    GateRecord,
+    SessionPointer,
+    SessionRecord,
+    called,
+    check_gates,
+    name_of,
+    pack_gate,
+    pack_gate_record,
+    pointer_of,
+    stored_pointer,
+    unpack_gate_record,
+)
 from ..session.session import Session
 
 if TYPE_CHECKING:

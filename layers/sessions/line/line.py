@@ -1,6 +1,8 @@
-"""The line of ready sessions: a queue of pointers. Create, move, and remove them, and fail the item in progress.
+"""The line of ready sessions: a queue of pointers. It lends them, ends them, and fails the item in progress.
 
-This module is the only one that writes records and pointers. Each function is part of a transaction.
+Which pointers a session has, `slots.py` decides. The way into a session is here too: whether the queue and the session
+take an item, and behind which index. Plain and smart enqueues pass here; what they then write,
+`fdbqueue.writes.appending` does. Each function is part of a transaction.
 """
 
 from __future__ import annotations
@@ -9,11 +11,11 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from msgspec.structs import replace
 
-from fdbqueue import FormatError, Position, Queue
+from fdbqueue import ChecksBypassed, FormatError, Position, Queue, SessionClosed
 from fdbqueue.engine.turns import has_turns
 from fdbqueue.lowlevel import (
     NO_NOTES,
@@ -25,13 +27,16 @@ from fdbqueue.lowlevel import (
     new_random,
     notes_of,
     pack,
+    register,
     rows,
     started,
     value_of,
     with_notes,
 )
+from fdbqueue.moves.admission import is_marked, mark_smart
 from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.known import LOOK_SECONDS
+from fdbqueue.stored.looks import look
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.writes.appending import append_item
 
@@ -39,13 +44,17 @@ from ...common.logs import fields
 from ...leases import Disposition
 from ...leases.timers import due_timers
 from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut
-from ..session.gate_record import Gate, called
+from ..session.lease import Turn
 from ..session.records import (
     DAMAGED,
+    REFUSING,
+    RENEWING,
+    Gate,
     Held,
     Keys,
     SessionPointer,
     SessionRecord,
+    called,
     name_of,
     pack_record,
     pointer_of,
@@ -53,9 +62,7 @@ from ..session.records import (
     until,
 )
 from ..session.session import Session, SessionHead, SessionMoves, last_index
-from .joining import join_shards
-from .leased_pointer import Turn
-from .line_queue import LineLeases
+from .line_queue import LineLeases, join_shards
 from .slots import Slots
 from .tracking import release, tracked
 
@@ -433,3 +440,74 @@ class Line:
         """Write a record. It conflicts with enqueues into the session."""
         tr.set(session.record_key, pack_record(record))
         tr.add_write_conflict_key(session.guard_key)
+
+
+class SessionEntry(NamedTuple):
+    """Where the items of an enqueue go."""
+
+    session: Session
+    """The generation of the session that takes them."""
+    record: SessionRecord | None
+    """The session's record, read by snapshot; None: it has none."""
+    last_index: int
+    """The last index of the level."""
+
+
+async def enter_sessions(tr: Transaction, line: Line, queue: Queue, *, smart: bool) -> None:
+    """Ask whether items may enter the sessions of a queue, after smart checks or without.
+
+    Raises:
+        OtherCodec, QueueRenamed, NestedQueue: as `register`.
+        ChecksBypassed: the queue has a quota. Or its sessions make smart checks, and these items pass none.
+    """
+    await register(tr, queue.layout)
+    layout, known = line.layout, line.layout.known
+    if known.is_plain is smart or not known.relies(tr):
+        await look(tr, layout)
+        if smart and known.is_plain:
+            mark_smart(tr, layout)
+        elif not smart and not known.is_plain and await is_marked(tr, layout):
+            raise bypassed(queue)
+
+
+async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, level: int) -> SessionEntry:
+    """Return where the items for a session go.
+
+    Raises:
+        SessionClosed: it takes none.
+
+    *Conflicts:* with a change of the session. *Cost:* three reads in parallel.
+    """
+    session = line.session(name)
+    # By snapshot: the record also says where the pointer is, which changes nothing for an enqueue. All other changes of
+    # the record also write the guard.
+    tr.add_read_conflict_key(session.guard_key)
+    recorded = tr.snapshot.get(session.record_key)
+    last = started(session.last_index(tr, level))
+    record = session.record_in(await value_of(recorded))
+    if record is not None and (generation := generation_to_enter(queue, name, record)):
+        session = line.session(name, generation)
+        last = started(session.last_index(tr, level))
+    return SessionEntry(session, record, await last)
+
+
+def generation_to_enter(queue: Queue, name: bytes, record: SessionRecord) -> int:
+    """Return the generation of a session that its new items belong to.
+
+    Raises:
+        SessionClosed: the session is being removed.
+    """
+    if record.closing == REFUSING:
+        raise SessionClosed(
+            f"The session {name_of(name)!r} of {queue!r} is being removed and takes no more items. Enqueue again when"
+            " it is gone; or remove it with later='renew', which keeps later items for a new generation."
+        )
+    return record.generation + (record.closing == RENEWING)
+
+
+def bypassed(queue: Queue) -> ChecksBypassed:
+    """Return the error of an enqueue that would bypass the smart checks of a queue's sessions."""
+    return ChecksBypassed(
+        f"The sessions of {queue!r} make smart checks, which this enqueue would bypass. Nothing was written. Enqueue by"
+        " fdbqueue.layers.SmartSessions(sessions).enqueue or enqueue_many. Lease, ack and all other verbs are as ever."
+    )

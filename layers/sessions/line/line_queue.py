@@ -1,6 +1,11 @@
 """The line of ready sessions, as workers take from it: a queue of pointers.
 
 A worker that finds no ready session waits as in `fdbqueue.layers.staged`.
+
+Versions up to 0.2.0 could spread the line over *shards*. The first worker joins them. A pointer in a shard has the same
+position in the line, by which its session's record and its slot name it. So its keys move, and nothing else changes; a
+live lease goes on. The stored number of shards becomes one that those versions take for a newer version's: they refuse
+the queue. What their producers still write meanwhile is found within a second.
 """
 
 from __future__ import annotations
@@ -10,13 +15,13 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from fdbqueue import Queue
-from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, verb
+from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, fdb_tuple, rows, verb
 
 from ...leases import Leases, ReclaimReport
 from ...leases.taking import ITEMS_AT_ONCE, Allotment, HeadRead, Served
 from ...staged import StagedQueue
 from ...staged.delivery import HeadDelivery
-from ..session.records import Held, HeldCodec
+from ..session.records import INTEGERS, Held, HeldCodec, Keys
 
 if TYPE_CHECKING:
     from .line import Line
@@ -50,7 +55,7 @@ class LineLeases(Leases[Held]):
 
 
 class LineDelivery(HeadDelivery):
-    """Delivers pointers. Once a second it looks whether another version has written some elsewhere (`joining.py`)."""
+    """Delivers pointers. Once a second it looks whether another version has written some elsewhere (`join_shards`)."""
 
     remembers = False  # a session's ack reads its pointer
 
@@ -94,3 +99,32 @@ class LineQueue(StagedQueue[Held]):
     def __init__(self, leases: LineLeases, *, consumer: str | None = None) -> None:
         super().__init__(leases, consumer=consumer)
         self.named = "Sessions"
+
+
+JOINED = 255
+"""The number of shards that is stored instead. Versions up to 0.2.0 refuse all from 65 on."""
+ROWS_AT_ONCE = 500
+_COUNT = fdb_tuple.pack(("count",))
+_MARK = fdb_tuple.pack((True,))
+
+
+async def join_shards(tr: Transaction, keys: Keys) -> bool:
+    """Move the first keys of shards into the line. Return whether there were any.
+
+    *Conflicts:* with all that moves one of these pointers. *Cost:* one read, and two writes for each key.
+    """
+    begin = keys.shards.key()
+    found = await rows(tr, *(begin + integer for integer in INTEGERS), limit=ROWS_AT_ONCE)
+    for row in found:
+        tail = row.key[len(begin) + row.key[len(begin)] - 0x13 :]  # behind the number
+        key = keys.line.prefix + tail
+        if tail.startswith(_COUNT):
+            tr.add(key, row.value)  # waiting workers watch these counters
+        elif tail == _MARK:
+            tr.byte_max(key, row.value)
+        else:
+            tr.set(key, row.value)
+        tr.clear(row.key)
+    if found:
+        tr.set(keys.shards.pack(("number",)), JOINED.to_bytes(8, "little"))
+    return bool(found)

@@ -24,7 +24,7 @@ from fdbqueue.stored.states import IN_QUEUE, STATES
 from ..session.records import OPEN, RENEWING, WAKER, SessionPointer, SessionRecord, pointer_of, unpack_record
 from ..session.session import Session
 from .gates import IN_LINE, RESTING
-from .joining import join_shards
+from .line_queue import join_shards
 from .slots import Entries, Entry, read_entry
 
 if TYPE_CHECKING:

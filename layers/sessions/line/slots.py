@@ -52,7 +52,7 @@ from .gates import IN_LINE, RESTING, Gates
 from .tracking import drop_dead_letters
 
 if TYPE_CHECKING:
-    from .leased_pointer import Turn
+    from ..session.lease import Turn
     from .line import Line, PointerMoves
 
 Where = Literal["place", "tail"]

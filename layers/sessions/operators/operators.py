@@ -32,13 +32,20 @@ from ..line.line import Line
 from ..line.tracking import named_by
 from ..reading.check import check_sessions
 from ..reading.listing import STATUSES, Listing, SessionInfo, SessionStats, Status
-from ..session.arguments import check_concurrency, deprecated_shards
-from ..session.gate_record import GateInfo, check_gate_limit, pack_gate
 from ..session.lease import SessionRef
-from ..session.records import RENEWING, SessionName, pack_name
+from ..session.records import (
+    RENEWING,
+    GateInfo,
+    SessionName,
+    check_concurrency,
+    check_gate_limit,
+    deprecated_shards,
+    pack_gate,
+    pack_name,
+)
 from ..workers.working import Working
-from .by_position import Items
 from .changes import Later, Operating
+from .editing import Items
 
 T = TypeVar("T")
 ITEMS_AT_ONCE = 100

@@ -12,10 +12,9 @@ from fdbqueue import Position
 from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pack, started, value_of
 
 from ...leases import FollowUp, Lease
-from ..line.leased_pointer import Turn, look_at_begun, read_turn
 from ..line.line import Line, PointerMoves
 from ..line.slots import Where
-from ..session.lease import Begun, Behind, SessionLease, TurnDone
+from ..session.lease import Begun, Behind, SessionLease, Turn, TurnDone, look_at_begun, read_turn
 from ..session.records import Held
 from .working import Working
 

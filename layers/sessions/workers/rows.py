@@ -10,7 +10,7 @@ from fdbqueue.lowlevel import Notes, Transaction, started
 
 from ...leases.enqueueing import Encoded
 from .._sessions import Sessions
-from ..session.states import StateCodec
+from ..session.session import StateCodec
 from .working import Working
 
 

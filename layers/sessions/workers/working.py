@@ -51,13 +51,20 @@ from ...leases.holding import mostly_lost
 from ...leases.leases import this_consumer
 from ...leases.times import seconds_or_none
 from ...leases.transitions import ERROR_BYTES, cut
-from ..line.entering import bypassed, enter_session, enter_sessions
-from ..line.leased_pointer import Turn, look_at_begun, read_turn
-from ..line.line import Line, PointerMoves
-from ..session.lease import Begun, Behind, SessionHandle, SessionLease, SessionRef, TurnDone
+from ..line.line import Line, PointerMoves, bypassed, enter_session, enter_sessions
+from ..session.lease import (
+    Begun,
+    Behind,
+    SessionHandle,
+    SessionLease,
+    SessionRef,
+    Turn,
+    TurnDone,
+    look_at_begun,
+    read_turn,
+)
 from ..session.records import RENEWING, Held, pack_name
-from ..session.session import Session, SessionHead, SessionMoves
-from ..session.states import StateCodec
+from ..session.session import Session, SessionHead, SessionMoves, StateCodec
 from .keeping import KeptSession
 
 STATE_BYTES = 90_000

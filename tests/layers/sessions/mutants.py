@@ -8,8 +8,8 @@ LINE, WORKING = "layers/sessions/line/line.py", "layers/sessions/workers/working
 TRACKING, SESSION = "layers/sessions/line/tracking.py", "layers/sessions/session/session.py"
 AHEAD = "layers/sessions/workers/read_ahead.py"
 GATES = "layers/sessions/line/gates.py"
-SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/line/leased_pointer.py"
-JOINING, QUEUE = "layers/sessions/line/joining.py", "layers/sessions/line/line_queue.py"
+SLOTS, TURN = "layers/sessions/line/slots.py", "layers/sessions/session/lease.py"
+JOINING, QUEUE = "layers/sessions/line/line_queue.py", "layers/sessions/line/line_queue.py"
 _NAMES = (
     *("_bounded", "_gates_interleavings", "_gates"),
     *("_concurrency", "_concurrency_interleavings", "_results", "_groups", "_interleavings", "_fairness", "_operators"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.chaos.mutants import Mutant
 
-ADMITTING, ENTERING = "layers/smart_sessions/_smart_sessions.py", "layers/sessions/line/entering.py"
+ADMITTING, ENTERING = "layers/smart_sessions/_smart_sessions.py", "layers/sessions/line/line.py"
 RUN, SESSION = "layers/consumer/_turns.py", "layers/sessions/session/session.py"
 TESTS = (
     "smart_sessions/test_smart_sessions_interleavings",
