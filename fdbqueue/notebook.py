@@ -12,6 +12,7 @@ from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fdbqueue.base.reprs import Table, brief, table
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
@@ -22,6 +23,7 @@ from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 __all__ = ["bars", "conflicts", "keys", "lines", "live", "new_figure", "png", "table"]
 
@@ -32,7 +34,7 @@ _CONFLICTS = "#D55E00"
 _SPECIAL = b"\xff\xff/transaction/%b_conflict_range/"
 
 
-def keys(db: Any, queue: Queue[Any], *, limit: int = MOST_KEYS) -> Table:
+def keys(db: Database, queue: Queue, *, limit: int = MOST_KEYS) -> Table:
     """Return the first keys of a queue as a table: each key as a tuple, and its value.
 
     Args:
@@ -61,7 +63,7 @@ class _Range(NamedTuple):
     end: bytes
 
 
-def conflicts(queue: Queue[Any], /, **transactions: Any) -> Figure:
+def conflicts(queue: Queue, /, **transactions: Any) -> Figure:
     """Draw which keys of a queue open transactions read and write, and where they would conflict.
 
     A transaction fails if another one that commits first writes a key that it reads. The ranges are those that the
@@ -91,7 +93,7 @@ def conflicts(queue: Queue[Any], /, **transactions: Any) -> Figure:
     return _draw(queue, columns[:MOST_COLUMNS], reads, writes, more=len(columns) > MOST_COLUMNS)
 
 
-async def live(db: Any, queue: Queue[Any], *, seconds: float = 10.0, every: float = 0.5, limit: int = 3) -> Inspection:
+async def live(db: Database, queue: Queue, *, seconds: float = 10.0, every: float = 0.5, limit: int = 3) -> Inspection:
     """Show a queue's page in a notebook cell, and refresh it for some time. Other tasks go on meanwhile.
 
     Args:
@@ -122,13 +124,13 @@ async def live(db: Any, queue: Queue[Any], *, seconds: float = 10.0, every: floa
     return page
 
 
-def _queue(queue: object) -> Any:
+def _queue(queue: object) -> Queue:
     if not isinstance(queue, Queue):
         raise TypeError(f"A queue was expected, not {type(queue).__name__}. Of a layer, give its leases.queue.")
     return queue
 
 
-def _ranges(tr: Any, kind: bytes) -> list[_Range]:
+def _ranges(tr: Transaction, kind: bytes) -> list[_Range]:
     """Return the conflict ranges of a transaction, from its special keys."""
     prefix = _SPECIAL % kind
     found = [bytes(row.key)[len(prefix) :] for row in tr.snapshot.get_range_startswith(prefix)]
@@ -140,7 +142,7 @@ def _covers(one: _Range, key: bytes) -> bool:
 
 
 def _draw(
-    queue: Queue[Any],
+    queue: Queue,
     columns: Sequence[_Range],
     reads: Mapping[str, list[_Range]],
     writes: Mapping[str, list[_Range]],
@@ -177,13 +179,13 @@ def _draw(
     return figure
 
 
-def _box(column: int, row: int, face: str, edge: str, width: float) -> Any:
+def _box(column: int, row: int, face: str, edge: str, width: float) -> Rectangle:
     from matplotlib.patches import Rectangle
 
     return Rectangle((column + 0.04, row + 0.08), 0.92, 0.84, facecolor=face, edgecolor=edge, linewidth=width)
 
 
-def _label(queue: Queue[Any], piece: _Range) -> str:
+def _label(queue: Queue, piece: _Range) -> str:
     layout = queue.layout
     if not layout.begin <= piece.begin < layout.end:
         return _key(queue, piece.begin, whole=False)
@@ -193,7 +195,7 @@ def _label(queue: Queue[Any], piece: _Range) -> str:
     return f"item {position.index}:{position.random.hex()[:4]}"
 
 
-def _key(queue: Queue[Any], key: bytes, *, whole: bool = True) -> str:
+def _key(queue: Queue, key: bytes, *, whole: bool = True) -> str:
     """Return a key as a tuple; without the queue's own part if it is not to be whole."""
     behind = key[len(queue.layout.prefix) :]
     parts = name_of(key if whole else behind)
@@ -206,7 +208,7 @@ def _part(one: object) -> str:
     return one.hex()[:4] if isinstance(one, bytes) else str(one)
 
 
-def _value(queue: Queue[Any], key: bytes, value: bytes) -> str:
+def _value(queue: Queue, key: bytes, value: bytes) -> str:
     """Return a stored value in a readable form: an item's payload, a counter's number, or the bytes."""
     layout = queue.layout
     if is_within(key, layout.counts.key()) and len(value) == 8:

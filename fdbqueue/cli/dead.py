@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Annotated
@@ -33,13 +32,14 @@ from fdbqueue.cli.output import SCREENFUL, TableColumn, item_columns, item_recor
 from fdbqueue.engine.api import Database
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.browsing import browse
+from fdbqueue.reads.inspecting import DeadReason, reasons_of
 from fdbqueue.stored.layout import Layout
 
 LETTER = "item value error attempt consumer died_at rank? headers?"
 """A dead letter as JSON has it. Its life has no end any more, as after a redrive."""
-BY_ERROR: tuple[TableColumn[tuple[str, int]], ...] = (
-    TableColumn("items", lambda one: f"{one[1]:,}", number=True),
-    TableColumn("error", lambda one: one[0]),
+BY_ERROR: tuple[TableColumn[DeadReason], ...] = (
+    TableColumn("items", lambda one: f"{one.items:,}", number=True),
+    TableColumn("error", lambda one: one.error),
 )
 
 
@@ -89,13 +89,14 @@ def _print_errors(
 
     It reads all dead letters, without payloads in chunks.
     """
-    found: Counter[str] = Counter()
-    for page in pages(db, layout, Range(None, None), ("dead",), payloads=False):
-        for at, value in enumerate(page.values):
-            if wanted(layout.available.key(page.packed(at)), value):
-                found[error_in(value).partition("\n")[0]] += 1
-    listed = sorted(found.items(), key=lambda one: (-one[1], one[0]))[:limit]
-    return print_rows(listed, BY_ERROR, lambda one: {"error": one[0], "items": one[1]}, table=table)
+    found = (
+        (error_in(value).partition("\n")[0], 0)
+        for page in pages(db, layout, Range(None, None), ("dead",), payloads=False)
+        for at, value in enumerate(page.values)
+        if wanted(layout.available.key(page.packed(at)), value)
+    )
+    listed = reasons_of(found)[:limit]
+    return print_rows(listed, BY_ERROR, lambda one: {"error": one.error, "items": one.items}, table=table)
 
 
 def redrive(

@@ -30,7 +30,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,9 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.times import not_negative, positive, visible_at
 from fdbqueue.moves.quotas import note_interrupt
 from fdbqueue.stored.items import Blob, envelope
+
+JsonRecord: TypeAlias = dict[str, Any]
+"""A record as JSON holds it."""
 
 
 def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
@@ -91,12 +94,12 @@ def to_json(value: Any, codec: CodecName) -> Any:
     return _without_bytes(value)
 
 
-def encode_json(decoded: Any) -> str:
+def encode_json(decoded: object) -> str:
     """Return `decoded` as one line of JSON. A type that JSON lacks is written as text."""
     return msgspec.json.encode(decoded, enc_hook=str).decode()
 
 
-def _bytes(decoded: Any) -> bytes:
+def _bytes(decoded: object) -> bytes:
     if not (isinstance(decoded, dict) and decoded.keys() == {"base64"}):
         raise BadValue(f'{_shortened(encode_json(decoded))} is neither a string nor {{"base64": "…"}}, as bytes are.')
     try:
@@ -105,25 +108,25 @@ def _bytes(decoded: Any) -> bytes:
         raise BadValue(f"{_shortened(encode_json(decoded))} is not base64: {error}") from error
 
 
-def _tuple(decoded: Any) -> Any:
+def _tuple(decoded: object) -> tuple[object, ...]:
     if not isinstance(decoded, list):
         raise BadValue(f"{_shortened(encode_json(decoded))} is not a JSON array, and a tuple must be one.")
     return tuple(_tuple_part(part) for part in decoded)
 
 
-def _tuple_part(part: Any) -> Any:
+def _tuple_part(part: object) -> object:
     if isinstance(part, list):
         return _tuple(part)
     return _bytes(part) if isinstance(part, dict) else part
 
 
-def _list(value: tuple[Any, ...]) -> list[Any]:
+def _list(value: tuple[object, ...]) -> list[object]:
     return [
         _list(part) if isinstance(part, tuple) else _base64(part) if isinstance(part, bytes) else part for part in value
     ]
 
 
-def _without_bytes(value: Any) -> Any:
+def _without_bytes(value: object) -> object:
     if isinstance(value, bytes):
         return _base64(value)
     if isinstance(value, dict):
@@ -133,7 +136,7 @@ def _without_bytes(value: Any) -> Any:
     return value
 
 
-def _with_bytes(decoded: Any) -> Any:
+def _with_bytes(decoded: object) -> object:
     if isinstance(decoded, dict):
         if decoded.keys() == {"base64"}:
             return _bytes(decoded)

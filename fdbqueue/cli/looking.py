@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import typer
@@ -343,7 +343,7 @@ def _show_troubles(db: Database, looks: Iterable[int], interval: float, as_json:
 
 
 def _looks(
-    db: Database, watched: dict[str, StagedQueue], looks: Any, interval: float
+    db: Database, watched: dict[str, StagedQueue], looks: Iterable[int], interval: float
 ) -> Iterator[tuple[dict[str, dict[str, float | int | None]], dict[str, Troubles]]]:
     """Yield the rows of queues, and their troubles, by their names."""
     chosen = [Registered(staged.leases.queue.layout.prefix) for staged in watched.values()]

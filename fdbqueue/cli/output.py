@@ -27,7 +27,7 @@ from rich.text import Text
 
 from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import BadValue, OutputFailed, tell
-from fdbqueue.cli.input import encode_json, is_terminal, to_json
+from fdbqueue.cli.input import JsonRecord, encode_json, is_terminal, to_json
 from fdbqueue.cli.opening import CodecName
 from fdbqueue.layers.leases import Lease, StoredItem
 from fdbqueue.reads.inspecting import SeenItem
@@ -122,7 +122,7 @@ _GETTERS: Mapping[str, Callable[[Any, CodecName], Any]] = {
 """How a field of an item is got, if it is more than an attribute. A value that can't be read is null."""
 
 
-def item_record(one: Shown, codec: CodecName, fields: str) -> dict[str, Any]:
+def item_record(one: Shown, codec: CodecName, fields: str) -> JsonRecord:
     """Return an item as JSON can hold it.
 
     Args:
@@ -131,7 +131,7 @@ def item_record(one: Shown, codec: CodecName, fields: str) -> dict[str, Any]:
     Raises:
         BadValue: JSON can't hold it.
     """
-    shown: dict[str, Any] = {}
+    shown: JsonRecord = {}
     with writing(one.position):
         for field in fields.split():
             name = field.rstrip("?")
@@ -309,7 +309,7 @@ class TableColumn(Generic[T]):
 def print_rows(
     found: Iterable[T],
     columns: Sequence[TableColumn[T]],
-    record: Callable[[T], Mapping[str, Any]],
+    record: Callable[[T], JsonRecord],
     *,
     table: bool,
 ) -> int:
@@ -340,22 +340,22 @@ def print_rows(
     return printed
 
 
-def present(record: Mapping[str, Any]) -> dict[str, Any]:
+def present(record: Mapping[str, object]) -> JsonRecord:
     """Return what a record has: without the fields that are None, False, or empty."""
     return {name: value for name, value in record.items() if not (value is None or value is False or value in ("", {}))}
 
 
-def line_of(record: Any) -> bytes:
+def line_of(record: object) -> bytes:
     """Return a record, or another value that JSON can hold, as a line of JSON."""
     return encode_json(record).encode() + b"\n"
 
 
-def print_json(record: Any) -> None:
+def print_json(record: object) -> None:
     """Print a record, or another value that JSON can hold, as a line of JSON."""
     write_lines([line_of(record)])
 
 
-def print_or_tell(record: Mapping[str, Any]) -> None:
+def print_or_tell(record: Mapping[str, object]) -> None:
     """Print a record, in a command that goes on if nobody can read it: it says so."""
     try:
         print_json(record)
@@ -427,7 +427,7 @@ def _item_cell(one: Shown, codec: CodecName, name: str) -> str:
         return encode_json(got) if isinstance(got, dict) and got else str("" if got in (None, {}) else got)
 
 
-def print_pairs(title: str, pairs: dict[str, Any], words: Mapping[str, str] = NO_WORDS) -> None:
+def print_pairs(title: str, pairs: Mapping[str, object], words: Mapping[str, str] = NO_WORDS) -> None:
     """Print names and numbers as a table. `words` has what to print for a name that is not a word itself."""
     table = Table(title=Text(title), title_justify="left", show_header=False)
     table.add_column(style="bold")
@@ -470,13 +470,13 @@ MOST_SHOWN = 50
 """So many troubles a terminal shows."""
 
 
-def trouble_record(one: Trouble) -> dict[str, Any]:
+def trouble_record(one: Trouble) -> JsonRecord:
     """Return a trouble in a form that JSON can hold."""
     record = one.record()
     return record if one.session is None else {**record, "session": session_json(one.session)}
 
 
-def troubles_shown(found: Iterable[Trouble]) -> dict[str, Any]:
+def troubles_shown(found: Iterable[Trouble]) -> JsonRecord:
     """Return the troubles of one queue as a record has them; empty if there are none."""
     told = [trouble_record(one) for one in found]
     return {"troubles": told} if told else {}

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import typer
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import end_if, noted, refuse, refuse_if, tell
+from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.naming import refuse_among_sessions, sessions_of
 from fdbqueue.cli.opening import opened_queue
 from fdbqueue.cli.options import (
@@ -247,7 +248,7 @@ def schedules(
     end_if(not print_rows(found, SCHEDULES, record, table=wants_table(as_json)))
 
 
-def _schedule(one: Schedule, queue: str) -> dict[str, Any]:
+def _schedule(one: Schedule, queue: str) -> JsonRecord:
     return {
         "queue": queue,
         "schedule": one.name,

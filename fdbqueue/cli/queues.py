@@ -8,7 +8,7 @@ from enum import Enum, StrEnum
 from functools import partial
 from itertools import islice
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.cells import cell_len
@@ -18,7 +18,7 @@ from rich.text import Text
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import end, end_if, noted, refuse, refuse_if, tell
-from fdbqueue.cli.naming import order_of, session_stats
+from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.opening import CodecName, beside_troubles, name_below, named, opened, opened_queue
 from fdbqueue.cli.options import AsJson, Codec, Create, QueueName, Url, Within
 from fdbqueue.cli.output import (
@@ -32,7 +32,7 @@ from fdbqueue.cli.output import (
     wants_table,
     write_lines,
 )
-from fdbqueue.engine.api import Database
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.levels import levels_named
@@ -41,12 +41,11 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.observe.troubles import Listed, listed, listed_these
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.stored.counters import read_level_counts
+from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_figures, read_plain_rows
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
-from fdbqueue.stored.settings import LEAST_BYTES, Pause, Quota
+from fdbqueue.stored.settings import LEAST_BYTES, Pause, Quota, read_high_water_mark
 from fdbqueue.stored.states import STATES
-from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 
@@ -227,14 +226,14 @@ def quota(
         print_json({"queue": queue, **quota_shown(found)})
 
 
-def quota_shown(quota: Quota | None) -> dict[str, Any]:
+def quota_shown(quota: Quota | None) -> JsonRecord:
     """Return a quota as a record has it; empty if there is none."""
     if quota is None:
         return {}
     return {"quota": present({"items": quota.items, "size_bytes": quota.size_bytes, "when_full": quota.when_full})}
 
 
-def pause_shown(pause: Pause | None) -> dict[str, Any]:
+def pause_shown(pause: Pause | None) -> JsonRecord:
     """Return a pause as a record has it; empty if there is none."""
     if pause is None:
         return {}
@@ -245,7 +244,7 @@ def _prefix(info: QueueInfo) -> bytes:
     return info.name if isinstance(info.name, bytes) else Layout(info.name).prefix
 
 
-def _record(info: QueueInfo) -> dict[str, Any]:
+def _record(info: QueueInfo) -> JsonRecord:
     own = {name: getattr(info, name) for name in ("codec", "order", "policy")}
     own |= {"path": list(info.path) if info.path else None, "registered_at": info.registered_at}
     figures = {name: getattr(info.stats, name) for name in (*STATES, "enqueued", "dequeued")}
@@ -333,11 +332,10 @@ def stats(
     """
     with opened_queue(url, queue) as (db, own), beside_troubles(db, own):
         staged = StagedQueue(own).stats(db)
-        paused, quota = own.paused(db), own.quota(db)
-        order = order_stats(db, own)
+        read, order = run(own.read(db, partial(_read, layout=own.layout)))
         subscribed = Subscriptions(own).count(db)
         blobs = Blobs(own).stats(db)
-        sessions = session_stats(db, own)
+        paused, quota, sessions = read.paused, read.quota, read.added.get(SESSIONS)
     found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
     if subscribed:
         found["subscriptions"] = subscribed
@@ -356,15 +354,18 @@ def stats(
         print_json({"queue": queue, **found, **quota_shown(quota), **pause_shown(paused)})
 
 
-def order_stats(db: Database, queue: Queue) -> dict[str, Any]:
-    """Return the order of a queue, if it has its own, and the number of available items of each level."""
-    order = order_of(db, queue)
+async def _read(tr: Transaction, layout: Layout) -> tuple[QueueRows, JsonRecord]:
+    """Read a queue's figures, its order, if it has its own, and the number of available items of each level."""
+    found = await read_plain_rows(tr, layout)
+    if found.uncounted is not None:
+        raise found.uncounted
+    order = (await read_high_water_mark(tr, layout)).order
     if order is None:
-        return {}
-    counts = run(queue.read(db, partial(read_level_counts, layout=queue.layout)))
+        return found, {}
+    counts = (await read_figures(tr, layout, levels=True)).levels
     levels = levels_named(order)
     ranks = sorted(counts) if levels is None else range(levels.count)
-    return {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
+    return found, {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
 
 
 def inspect(
@@ -391,7 +392,7 @@ def inspect(
         print_json({"queue": queue, **_page(page, codec)})
 
 
-def _page(page: Inspection, codec: CodecName) -> dict[str, Any]:
+def _page(page: Inspection, codec: CodecName) -> JsonRecord:
     return {
         "at": page.at,
         **troubles_shown(page.troubles),
@@ -415,12 +416,12 @@ def _page(page: Inspection, codec: CodecName) -> dict[str, Any]:
     }
 
 
-def _sessions(page: SessionsPage) -> dict[str, Any]:
-    def named(one: BusySession | LargeSession) -> dict[str, Any]:
+def _sessions(page: SessionsPage) -> JsonRecord:
+    def named(one: BusySession | LargeSession) -> JsonRecord:
         return {**asdict(one), "session": session_json(one.session)}
 
     return {**asdict(page), "busy": [*map(named, page.busy)], "largest": [*map(named, page.largest)]}
 
 
-def _item(one: SeenItem, codec: CodecName) -> dict[str, Any]:
+def _item(one: SeenItem, codec: CodecName) -> JsonRecord:
     return item_record(one, codec, f"item {'note' if one.note else 'value'} age_s attempt error? rank? headers?")

@@ -185,10 +185,10 @@ def web(
     with system_errors(), opened(url, patience=ANSWER_SECONDS) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
         with beside(metrics, db):
-            _serve(app, address, port, None if cert is None else (cert, key))
+            _serve(app, address, port, None if cert is None or key is None else (cert, key))
 
 
-def _serve(app: Any, address: str, port: int, tls: tuple[Any, Any] | None) -> None:
+def _serve(app: Any, address: str, port: int, tls: tuple[Path, Path] | None) -> None:
     from fdbqueue.base.http import Server, bound
 
     with listening("the page", f"{address}:{port}", "--listen"):

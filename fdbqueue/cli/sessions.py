@@ -10,6 +10,7 @@ import typer
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import end, end_if, refuse_if, tell
+from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.items import confirm_removal, print_stored
 from fdbqueue.cli.naming import no_session, session_named, sessions_of, tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
@@ -187,7 +188,7 @@ def _present(db: Database, source: Sessions, name: SessionName, one: SessionInfo
     return f"{told}. To try it now: `{command}`"
 
 
-def _session(one: SessionInfo) -> dict[str, Any]:
+def _session(one: SessionInfo) -> JsonRecord:
     own = {"session": session_json(one.session), "status": one.status, "items": one.items}
     optional = {
         "worker": one.consumer,

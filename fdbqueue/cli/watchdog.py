@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -100,7 +100,7 @@ def _run(dog: Watchdog, db: Database) -> None:
             tell("The database did not answer in time.")
 
 
-def _hook(command: list[str] | None) -> Callable[[Reclaimed], Any]:
+def _hook(command: list[str] | None) -> Callable[[Reclaimed], None]:
     def report(found: Reclaimed) -> None:
         told = {
             "item": found.position.text,

@@ -114,7 +114,7 @@ class Supervisor:
         """How a process ends that was told to: also by the signal, if it had no handler yet."""
         return (0, -signal.SIGTERM) if self._stops else (0,)
 
-    def _note(self, number: int, _: Any) -> None:
+    def _note(self, number: int, _: object) -> None:
         if number != signal.SIGCHLD:
             self._stops += 1
 

@@ -10,8 +10,9 @@ import functools
 import inspect
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MethodType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from opentelemetry import trace
 from opentelemetry.context import get_current
@@ -21,8 +22,7 @@ from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.errors import BulkInterrupted, LeaseLost
 from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.lease import Lease, LeaseHandle
-from fdbqueue.observe.headers import carried, links_to
-from fdbqueue.observe.telemetry import Telemetry, end
+from fdbqueue.observe.telemetry import Telemetry, carried, end, links_to
 from fdbqueue.stored.names import queue_text
 
 VERBS: Final = {
@@ -32,21 +32,25 @@ VERBS: Final = {
 }
 """The verbs that tell, and the types of their operations."""
 
+PlainVerb: TypeAlias = Verb[Any, Any, Any]
+Terms: TypeAlias = dict[str, Any]
+"""The keyword arguments of a call."""
+
 
 class Told:
     """One call that is under way. It is a context manager: set `result` at its end."""
 
     __slots__ = ("_began", "_began_ns", "_current", "_operation", "_queue", "_span", "args", "kwargs", "result", "self")
 
-    def __init__(self, operation: Operation, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def __init__(self, operation: Operation, instance: object, args: tuple[object, ...], kwargs: Terms) -> None:
         self._operation = operation
         self.self = instance
         self.args = args
         self.kwargs = kwargs
-        self.result: Any = None
+        self.result: object = None
         self._queue = name_of(instance)
         self._span: trace.Span | None = None
-        self._current: Any = None
+        self._current: AbstractContextManager[trace.Span] = nullcontext(trace.INVALID_SPAN)
 
     def __enter__(self) -> Told:
         operation = self._operation
@@ -89,7 +93,7 @@ class Told:
         if (position := _position_of(one)) is not None:
             span.set_attribute("messaging.message.id", position)
 
-    def _start(self, items: Sequence[Any]) -> None:
+    def _start(self, items: Sequence[object]) -> None:
         """Start a span that began with the call. It is nobody's parent, so that it can be made at the end."""
         self._span = self._operation.telemetry.span(
             self._operation.kind,
@@ -100,7 +104,7 @@ class Told:
             attributes=_subscription_of(self.self),
         )
 
-    def _note_received(self, taken: Sequence[Any], error: BaseException | None) -> None:
+    def _note_received(self, taken: Sequence[object], error: BaseException | None) -> None:
         if taken or error is not None:  # a call that found nothing is no span
             self._start(taken)
         note_waits(self._operation.telemetry, self._queue, taken)
@@ -126,9 +130,9 @@ class _Carrying:
 
     __slots__ = ("kwargs", "result")
 
-    def __init__(self, kwargs: dict[str, Any]) -> None:
+    def __init__(self, kwargs: Terms) -> None:
         self.kwargs = kwargs
-        self.result: Any = None
+        self.result: object = None
 
     def __enter__(self) -> _Carrying:
         return self
@@ -148,7 +152,7 @@ class Operation:
 
     __slots__ = ("_headers", "kind", "name", "sends", "telemetry")
 
-    def __init__(self, telemetry: Telemetry, plain: Verb[Any, Any, Any], name: str) -> None:
+    def __init__(self, telemetry: Telemetry, plain: PlainVerb, name: str) -> None:
         self.telemetry = telemetry
         self.name = name
         self.kind = VERBS[name]
@@ -158,13 +162,13 @@ class Operation:
         self._headers: bool | None = True if "headers" in parameters else None if others else False
         """Whether the verb takes headers; None: if that of the object's source does."""
 
-    def takes_headers(self, instance: Any) -> bool:
+    def takes_headers(self, instance: object) -> bool:
         """Return whether the verb of this object takes headers."""
         if self._headers is not None:
             return self._headers
         return takes_headers(_source_of(instance))
 
-    def begin(self, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Told | _Carrying | None:
+    def begin(self, instance: object, args: tuple[object, ...], kwargs: Terms) -> Told | _Carrying | None:
         """Begin to tell of a call; None if there is nothing to tell."""
         if not self.telemetry.is_silent():
             return Told(self, instance, args, kwargs)
@@ -178,11 +182,11 @@ class Operation:
 class _ObservedAio:
     """The awaitable form of a verb that tells."""
 
-    def __get__(self, verb: Any, owner: Any = None) -> Any:
+    def __get__(self, verb: Any, owner: object = None) -> Any:
         plain = _plain_aio.__get__(verb, owner)
 
         @functools.wraps(plain)
-        async def aio(*args: Any, **kwargs: Any) -> Any:
+        async def aio(*args: object, **kwargs: Any) -> object:
             told = verb.operation.begin(verb._body.__self__, args, kwargs)
             if told is None:
                 return await plain(*args, **kwargs)
@@ -205,7 +209,7 @@ class _ObservedCall(BoundVerb[Any, Any]):
     __slots__ = ("operation",)
     operation: Operation
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: Any) -> Any:
         operation = self.operation
         telemetry = operation.telemetry
         # Most programs have no SDK, and most calls have no context that an item could carry. Such a call looks at the
@@ -231,15 +235,15 @@ class _ObservedCall(BoundVerb[Any, Any]):
 vars(_ObservedCall)["__call__"].__signature__ = False  # as that of `BoundVerb`
 
 
-class ObservedVerb(Verb[Any, Any, Any]):
+class ObservedVerb(PlainVerb):
     """The descriptor of a verb that tells of its calls."""
 
-    def __init__(self, plain: Verb[Any, Any, Any], operation: Operation) -> None:
+    def __init__(self, plain: PlainVerb, operation: Operation) -> None:
         super().__init__(plain._steps)
         self.plain = plain
         self._operation = operation
 
-    def __get__(self, instance: Any, owner: Any) -> Any:
+    def __get__(self, instance: object, owner: object) -> Any:
         if instance is None:
             return self
         bound = _new(_ObservedCall)
@@ -248,7 +252,7 @@ class ObservedVerb(Verb[Any, Any, Any]):
         return bound
 
 
-def takes_headers(target: Any) -> bool:
+def takes_headers(target: object) -> bool:
     """Return whether the `enqueue` of an object takes headers."""
     enqueue = getattr(type(target), "enqueue", None)
     if enqueue is None:
@@ -259,12 +263,12 @@ def takes_headers(target: Any) -> bool:
     return "headers" in parameters
 
 
-def _source_of(layer: Any) -> Any:
+def _source_of(layer: object) -> object:
     """Return the layer that a layer of results or groups enqueues into."""
     return getattr(getattr(layer, "_groups", layer), "_source", None)
 
 
-def name_of(instance: Any) -> str:
+def name_of(instance: object) -> str:
     """Return the name of the queue of a layer's object."""
     layout = getattr(instance, "layout", None)
     if layout is None:
@@ -274,18 +278,18 @@ def name_of(instance: Any) -> str:
     return "" if layout is None else queue_text(layout.prefix)
 
 
-def note_waits(telemetry: Telemetry, queue: str, taken: Sequence[Any]) -> None:
+def note_waits(telemetry: Telemetry, queue: str, taken: Sequence[object]) -> None:
     """Record how long leased items have waited since their enqueue."""
     now = None
     for lease in taken:
         at = getattr(lease, "enqueued_at", None)
-        if at is not None and lease.attempt == 1:
+        if at is not None and getattr(lease, "attempt", 0) == 1:
             now = now or time.time()
             attributes = {"messaging.system": "fdbqueue", "messaging.destination.name": queue}
             telemetry.waits.record(max(0.0, now - at), attributes)
 
 
-def _number_sent(name: str, result: Any, error: BaseException | None) -> int:
+def _number_sent(name: str, result: object, error: BaseException | None) -> int:
     if name == "enqueue":
         return 1
     if isinstance(error, BulkInterrupted):
@@ -296,18 +300,18 @@ def _number_sent(name: str, result: Any, error: BaseException | None) -> int:
     return items if isinstance(items, int) else len(items) if hasattr(items, "__len__") else 0
 
 
-def _taken(result: Any) -> Sequence[Any]:
+def _taken(result: object) -> Sequence[object]:
     if result is None:
         return ()
     return result if isinstance(result, list | tuple) else (result,)
 
 
-def _position_of(told: Any) -> str | None:
+def _position_of(told: object) -> str | None:
     text = getattr(getattr(told, "position", told), "text", None)
     return text if isinstance(text, str) else None
 
 
-def _subscription_of(instance: Any) -> dict[str, str]:
+def _subscription_of(instance: object) -> dict[str, str]:
     if type(instance).__name__ != "Subscription":
         return {}
-    return {"messaging.destination.subscription.name": str(instance.name)}
+    return {"messaging.destination.subscription.name": str(getattr(instance, "name", ""))}

@@ -6,10 +6,11 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import fdbqueue.layers
 from fdbqueue import Queue
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import on_retry
 from fdbqueue.engine.verb import Verb
 from fdbqueue.layers.common.observing import Acked, around_all, on_acked
@@ -28,11 +29,10 @@ except ImportError as error:
         " opentelemetry-sdk and an exporter too."
     ) from error
 
-from fdbqueue.observe.calls import VERBS, ObservedVerb, Operation, takes_headers
-from fdbqueue.observe.handlers import TraceItems
-from fdbqueue.observe.headers import carried, links_to
-from fdbqueue.observe.telemetry import Telemetry, end
+from fdbqueue.observe.calls import VERBS, ObservedVerb, Operation, PlainVerb, takes_headers
+from fdbqueue.observe.telemetry import Telemetry, TraceItems, carried, end, links_to
 
+T = TypeVar("T")
 KNOWN_RECLAIMS = 10_000
 """How many expired leases are known, so that a transaction that runs again counts none twice."""
 
@@ -95,7 +95,7 @@ class FdbqueueInstrumentor:
         return ("fdbqueue",)
 
 
-def _verbs() -> Iterator[tuple[type, str, Verb[Any, Any, Any]]]:
+def _verbs() -> Iterator[tuple[type, str, PlainVerb]]:
     """Yield each class that has a verb which tells, the verb's name, and the verb."""
     public = [getattr(fdbqueue.layers, name) for name in fdbqueue.layers.__all__]
     kinds = dict.fromkeys(base for one in (Queue, *public) if isinstance(one, type) for base in one.__mro__)
@@ -105,29 +105,29 @@ def _verbs() -> Iterator[tuple[type, str, Verb[Any, Any, Any]]]:
                 yield kind, name, plain
 
 
-def _replace(kind: type, name: str, value: Any) -> None:
+def _replace(kind: type, name: str, value: object) -> None:
     before = vars(kind)[name]
     setattr(kind, name, value)
     _undo.append(lambda: setattr(kind, name, before))
 
 
-def _add(hooks: list[Any], hook: Any) -> None:
+def _add(hooks: list[Any], hook: object) -> None:
     hooks.append(hook)
     _undo.append(lambda: hooks.remove(hook))
 
 
 def _noting_context(plain: Callable[..., None]) -> Callable[..., None]:
-    def __init__(self: FollowUp, target: Any, value: Any, **terms: Any) -> None:
+    def __init__(self: FollowUp, target: object, value: object, **terms: object) -> None:
         plain(self, target, value, **terms)
         _carry(self)
 
     return __init__
 
 
-def _with_context(plain: Callable[[FollowUp, Any], Any]) -> Callable[[FollowUp, Any], Any]:
+def _with_context(plain: Callable[[FollowUp, Transaction], T]) -> Callable[[FollowUp, Transaction], T]:
     """Return a method of a follow-up that carries the span that is current now, if none was when it was made."""
 
-    def carry(self: FollowUp, tr: Any) -> Any:
+    def carry(self: FollowUp, tr: Transaction) -> T:
         own = FollowUp.__new__(FollowUp)
         own.target, own.value, own._terms = self.target, self.value, self._terms
         _carry(own)

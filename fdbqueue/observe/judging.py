@@ -17,6 +17,7 @@ from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.late import stopped_at
+from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.quotas import items_in
@@ -545,11 +546,11 @@ def _time(at_us: int) -> float | None:
     return at_us / 1e6 if at_us else None
 
 
-def _python(name: Any) -> str:
+def _python(name: object) -> str:
     """Return a name in Python, for a text that `format` sees."""
     return repr(name).replace("{", "{{").replace("}", "}}")
 
 
-def _quoted(name: Any) -> str:
+def _quoted(name: SessionName) -> str:
     """Return the name of a session as it is typed in a shell, for a text that `format` sees."""
     return session_word(name).replace("{", "{{").replace("}", "}}")

@@ -5,15 +5,203 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import threading
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.transactional import only_database
+from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.observe.exposition import MOST_QUEUES, Figures, scraped
-from fdbqueue.observe.figures import Wanted
+from fdbqueue.observe.figures import Ages, QueueFigures, Wanted, find_wanted, read_these
+from fdbqueue.observe.judging import GRACE_SECONDS
+from fdbqueue.stored.names import queue_text
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.exposition import generate_latest
+    from prometheus_client.registry import Collector, CollectorRegistry
+except ImportError as error:
+    raise ImportError("Metrics need prometheus-client: pip install 'fdbqueue[metrics]'.") from error
+
+MOST_QUEUES = 1_000
+"""How many queues a scrape reads if no other number is given."""
+TIMEOUT_SECONDS = 4.0
+"""How long a transaction of a scrape, and a scrape that waits for another one, may take."""
+TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
+"""Counters of a queue that only grow."""
+STATES = ("available", "leased", "claimed", "delayed", "dead")
+SESSIONS = ("ready", "busy", "waiting", "gated")
+OUTCOMES = ("acked", "failed", "dead", "snoozed", "returned", "lost")
+"""What a consumer counts of its items."""
+
+
+class Figures(Collector):
+    """Reads the figures at each scrape.
+
+    Args:
+        db: the database.
+        wanted: whether a queue is told of, by its name.
+        consumers: returns the consumers of this process to tell of.
+        limit: most queues to read, the first in the order of their keys.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        wanted: Wanted,
+        consumers: Callable[[], Iterable[Consumer]] = tuple,
+        *,
+        limit: int = MOST_QUEUES,
+    ) -> None:
+        self._db = db
+        self._wanted = wanted
+        self._consumers = consumers
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._ages = Ages()
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the database, and yield the metrics."""
+        yield from _of_consumers(self._consumers())
+        began = time.monotonic()
+        found: list[QueueFigures] = []
+        up, left_out = 1, 0
+        try:
+            found, left_out = self._read()
+        except (FDBError, FdbQueueError, TimeoutError):
+            up = 0
+        yield from _of_queues(found)
+        yield GaugeMetricFamily("fdbqueue_up", "Whether the last read of the database succeeded.", value=up)
+        yield GaugeMetricFamily("fdbqueue_queues", "Queues that were read.", value=len(found))
+        told = "Queues that were not read, since there are more than the limit."
+        yield GaugeMetricFamily("fdbqueue_queues_left_out", told, value=left_out)
+        seconds = time.monotonic() - began
+        yield GaugeMetricFamily("fdbqueue_scrape_duration_seconds", "How long this read took.", value=seconds)
+
+    def _read(self) -> tuple[list[QueueFigures], int]:
+        """Read the figures of the queues, and return how many were left out.
+
+        A scrape that comes meanwhile waits, and doesn't read the same beside it.
+
+        Raises:
+            FDBError, FdbQueueError, TimeoutError: the database can't be read, or not in time. Without a limit scrapes
+                would pile up at a cluster that is down or locked.
+        """
+        if not self._lock.acquire(timeout=TIMEOUT_SECONDS):
+            raise TimeoutError("An earlier scrape waits for the database.")
+        try:
+            timeout_ms = int(TIMEOUT_SECONDS * 1_000)
+            chosen = list(find_wanted(self._db, self._wanted, timeout_ms))
+            some = chosen[: self._limit]
+            reading = read_these(self._db, some, grace=GRACE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
+            return list(reading), len(chosen) - len(some)
+        finally:
+            self._lock.release()
+
+
+def scraped(collector: Collector) -> bytes:
+    """Return the text of one scrape."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    text: bytes = generate_latest(registry)
+    return text
+
+
+def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
+    items = GaugeMetricFamily("fdbqueue_items", "Plain items, by state.", labels=["queue", "state"])
+    in_sessions = GaugeMetricFamily("fdbqueue_session_items", "Items of sessions, by state.", labels=["queue", "state"])
+    levels = GaugeMetricFamily("fdbqueue_level_items", "Available items, by level.", labels=["queue", "level"])
+    sessions = GaugeMetricFamily("fdbqueue_sessions", "Sessions; gated: slots.", labels=["queue", "state"])
+    totals = {
+        name: CounterMetricFamily(f"fdbqueue_{name}", f"Items {name} since the queue began.", labels=["queue"])
+        for name in TOTALS
+    }
+    age = _gauge(
+        "oldest_item_age_seconds", "Time that the first available item has been there; without a stored time, at least."
+    )
+    died = CounterMetricFamily("fdbqueue_died", "Items that became dead letters.", labels=["queue"])
+    overdue = _gauge("overdue_timers", "Timers late by 5 s or more, counted up to 100: nobody works here.")
+    stuck = _gauge("stuck_leases", "Leases that expired 5 s ago or more and are not ended, counted up to 100.")
+    requests = _gauge("waiting_requests", "Calls that wait for items, counted up to 200.")
+    consumers = _gauge("consumers", "Consumers that wait, or have items, as far as a bounded look sees.")
+    paused = _gauge("paused", "Whether the queue is paused.")
+    unreadable = _gauge("unreadable", "Whether the first item, or a counter, can't be read.")
+    troubles = GaugeMetricFamily(
+        "fdbqueue_troubles",
+        "What is wrong, as `fdbqueue.troubles` says: how many items, leases, sessions, … it concerns.",
+        labels=["kind", "queue"],
+    )
+    lags = GaugeMetricFamily(
+        "fdbqueue_subscription_lag_items",
+        "About how many items it has yet to look at.",
+        labels=["queue", "subscription"],
+    )
+    streams = GaugeMetricFamily(
+        "fdbqueue_stream_lag_items", "Items that it has yet to ack.", labels=["queue", "stream"]
+    )
+    for one in found:
+        own = [one.queue]
+        if one.stats is not None:
+            for state in STATES:
+                items.add_metric([*own, state], getattr(one.stats, state))
+        in_all = [stats for stats in (one.stats, one.sessions) if stats is not None]
+        for name, total in totals.items():
+            total.add_metric(own, sum(getattr(stats, name, 0) for stats in in_all))
+        died.add_metric(own, one.died)
+        for level, number in one.levels.items():
+            levels.add_metric([*own, str(level)], number)
+        if one.sessions is not None:
+            for state in SESSIONS:
+                sessions.add_metric([*own, state], getattr(one.sessions, state))
+            for state in ("available", "delayed", "dead"):
+                in_sessions.add_metric([*own, state], getattr(one.sessions, state))
+        if one.oldest_age_s is not None:
+            age.add_metric(own, one.oldest_age_s)
+        for gauge, value in (
+            (overdue, one.overdue),
+            (stuck, one.stuck),
+            (requests, one.requests),
+            (consumers, len(one.consumers)),
+            (paused, one.paused),
+            (unreadable, bool(one.problem)),
+        ):
+            gauge.add_metric(own, int(value))
+        for trouble in one.troubles:
+            troubles.add_metric([trouble.kind, *own], trouble.many)
+        for gauge, numbers in ((lags, one.lags), (streams, one.streams)):
+            for name, number in numbers.items():
+                gauge.add_metric([*own, name], number)
+    yield from (items, in_sessions, levels, sessions, *totals.values(), died, age, overdue, stuck, requests)
+    yield from (consumers, paused, unreadable, troubles, lags, streams)
+
+
+def _gauge(name: str, told: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"fdbqueue_{name}", told, labels=["queue"])
+
+
+def _of_consumers(consumers: Iterable[Consumer]) -> Iterator[Metric]:
+    labels = ["queue", "consumer"]
+    outcomes = CounterMetricFamily(
+        "fdbqueue_consumer_items",
+        "Items that a consumer of this process has ended, by outcome.",
+        labels=[*labels, "outcome"],
+    )
+    extended = CounterMetricFamily("fdbqueue_consumer_extensions", "Extensions of its leases.", labels=labels)
+    summed: dict[tuple[str, str], dict[str, int]] = {}
+    for consumer in consumers:
+        counts = summed.setdefault((queue_text(consumer.queue.layout.prefix), consumer.name), {})
+        for outcome in (*OUTCOMES, "extended"):
+            counts[outcome] = counts.get(outcome, 0) + getattr(consumer.report, outcome)
+    for names, counts in summed.items():
+        for outcome in OUTCOMES:
+            outcomes.add_metric([*names, outcome], counts[outcome])
+        extended.add_metric(names, counts["extended"])
+    if summed:
+        yield from (outcomes, extended)
+
 
 DEFAULT = "127.0.0.1:9464"
 
@@ -57,7 +245,7 @@ class MetricsServer:
         self._lock = threading.Lock()
         self._server = contextlib.ExitStack()
         self._bound: int | None = None
-        self._users: list[Consumer[Any] | None] = []
+        self._users: list[Consumer | None] = []
 
     def __repr__(self) -> str:
         return f"MetricsServer({self._host}:{self._port})"
@@ -114,7 +302,7 @@ class MetricsServer:
         registry.register(Figures(db, self._wanted, self._consumers, limit=self._limit))
         return serving(asgi(make_wsgi_app(registry)), self._host, self._port, name="fdbqueue-metrics")
 
-    def _consumers(self) -> list[Consumer[Any]]:
+    def _consumers(self) -> list[Consumer]:
         with self._lock:
             return [one for one in self._users if one is not None]
 

@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
-from opentelemetry import metrics, trace
-from opentelemetry.trace import SpanKind, StatusCode
+from opentelemetry import metrics, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, StatusCode
 
 from fdbqueue import __version__
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, text_of
+from fdbqueue.layers.common.handlers import Snooze, cause_of
+from fdbqueue.layers.common.middleware import Next
+from fdbqueue.layers.consumer import Consumer
+from fdbqueue.layers.leases import Lease
+from fdbqueue.stored.names import queue_text, session_text
 
 SCHEMA_URL = "https://opentelemetry.io/schemas/1.30.0"
 SYSTEM = "fdbqueue"
@@ -47,7 +53,11 @@ class Telemetry:
     """
 
     def __init__(
-        self, tracer_provider: Any = None, meter_provider: Any = None, *, clock: Callable[[], float] = time.monotonic
+        self,
+        tracer_provider: trace.TracerProvider | None = None,
+        meter_provider: metrics.MeterProvider | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.tracer = trace.get_tracer(SYSTEM, __version__, tracer_provider, schema_url=SCHEMA_URL)
         meter = metrics.get_meter(SYSTEM, __version__, meter_provider, schema_url=SCHEMA_URL)
@@ -58,7 +68,7 @@ class Telemetry:
         """Until when nobody listens, by `clock`, as far as the last look knows; -1: somebody does."""
         self.dup = "messaging/dup" in os.environ.get("OTEL_SEMCONV_STABILITY_OPT_IN", "").replace(" ", "").split(",")
 
-        def durations(name: str, told: str, buckets: list[float] = DURATIONS) -> Any:
+        def durations(name: str, told: str, buckets: list[float] = DURATIONS) -> metrics.Histogram:
             return meter.create_histogram(name, "s", told, explicit_bucket_boundaries_advisory=buckets)
 
         self._operations = durations(
@@ -96,7 +106,7 @@ class Telemetry:
             return False
         if (now := self.clock()) >= self._look_at:
             self._look_at = now + LOOK_SECONDS
-            providers: tuple[Any, ...] = (trace.get_tracer_provider(), metrics.get_meter_provider())
+            providers: tuple[object, ...] = (trace.get_tracer_provider(), metrics.get_meter_provider())
             silent = all(type(provider).__name__ in _SILENT for provider in providers)
             self.silent_until = self._look_at if silent else -1.0
         return now < self.silent_until
@@ -180,3 +190,88 @@ def end(span: trace.Span, error: BaseException | None) -> None:
         except Exception:  # noqa: BLE001 - an error that can't say what it is must not be replaced by that of its text
             span.set_status(StatusCode.ERROR)
     span.end()
+
+
+TRACEPARENT = "traceparent"
+
+
+def carried(headers: Mapping[str, object] | None, context: Context | None = None) -> Mapping[str, object] | None:
+    """Return headers with the trace context; the same ones if no span is current, or if they have one already.
+
+    Args:
+        headers: an item's headers; None: it has none.
+        context: the context; None: the current one.
+    """
+    if headers is not None and (not isinstance(cast(object, headers), Mapping) or TRACEPARENT in headers):
+        return headers
+    if not trace.get_current_span(context).get_span_context().is_valid:
+        return headers
+    found: dict[str, str] = {}
+    propagate.inject(found, context)
+    return {**(headers or {}), **found} if found else headers
+
+
+def context_in(headers: Mapping[str, object]) -> SpanContext | None:
+    """Return the span that enqueued an item, from its headers; None if they name none."""
+    if TRACEPARENT not in headers:
+        return None
+    texts = {name: value for name, value in headers.items() if isinstance(value, str)}
+    found = trace.get_current_span(propagate.extract(texts, Context())).get_span_context()
+    return found if found.is_valid else None
+
+
+def links_to(items: Iterable[object]) -> list[Link]:
+    """Return a link to the span that enqueued each of these items or leases, as far as their headers name one."""
+    found = (context_in(getattr(item, "headers", None) or {}) for item in items)
+    return [Link(context) for context in found if context is not None]
+
+
+class TraceItems:
+    """Middleware: the handler works in a span of its own, whose parent is the span that enqueued the item.
+
+    `fdbqueue.observe.instrument` puts one around all handlers of the process.
+    """
+
+    def __init__(self, telemetry: Telemetry, queue: str = "") -> None:
+        self._telemetry = telemetry
+        self._queue = queue
+
+    def for_consumer(self, consumer: Consumer) -> TraceItems:
+        """Return the same for a consumer, whose queue the spans name."""
+        return TraceItems(self._telemetry, queue_text(consumer.queue.layout.prefix))
+
+    async def __call__(self, lease: Lease, call_next: Next) -> Any:
+        parent = context_in(lease.headers)
+        if self._telemetry.is_silent():
+            if parent is None:
+                return await call_next(lease)
+            with trace.use_span(NonRecordingSpan(parent)):  # what the handler calls may listen
+                return await call_next(lease)
+        terms: dict[str, Any] = {"attributes": _attributes(lease)}
+        if parent is not None:
+            terms |= {"context": trace.set_span_in_context(NonRecordingSpan(parent)), "links": [Link(parent)]}
+        span = self._telemetry.span("process", "process", self._queue, **terms)
+        began, failed = time.perf_counter(), None
+        try:
+            with trace.use_span(span, record_exception=False, set_status_on_exception=False):
+                return await call_next(lease)
+        except Snooze:
+            span.set_attribute("fdbqueue.snoozed", True)
+            raise
+        except BaseException as error:
+            failed = cause_of(error)
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            end(span, failed)
+            self._telemetry.record("process", "process", self._queue, seconds=seconds, items=1, error=failed)
+
+
+def _attributes(lease: Lease) -> Attributes:
+    found = {
+        "messaging.message.id": lease.position.text,
+        "messaging.client.id": lease.consumer,
+        "fdbqueue.attempt": lease.attempt,
+    }
+    session = getattr(lease, "session", None)
+    return found if session is None else {**found, "fdbqueue.session": session_text(session)}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, TypeVar, cast
 
 from fdbqueue.base.times import not_negative
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.steps import finished, run
+from fdbqueue.engine.steps import Steps, finished, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import UnknownQueue
@@ -29,6 +29,8 @@ from fdbqueue.verbs.queues import (
     registered,
     registered_in,
 )
+
+T = TypeVar("T")
 
 
 class _Looks:
@@ -150,5 +152,5 @@ async def _of_these(tr: Transaction, chosen: Sequence[Registered], limits: Limit
     return [trouble for one in found for trouble in one.troubles]
 
 
-async def _read(tr: Transaction | Database, body: Any) -> Any:
+async def _read(tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> T:
     return await (attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr)))

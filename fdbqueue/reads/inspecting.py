@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -452,13 +452,17 @@ def _holders(held: Sequence[KeyValue]) -> tuple[Holder, ...]:
 
 
 def _reasons(dead: Sequence[KeyValue]) -> tuple[DeadReason, ...]:
+    found = [(_first_line(notes.error) or "no error was given", notes.died_at_us) for notes in map(_notes, dead)]
+    return tuple(reasons_of(found)[:MOST_ERRORS])
+
+
+def reasons_of(died: Iterable[tuple[str, int]]) -> list[DeadReason]:
+    """Group dead letters, each given by its error and the time of its death in microseconds: most frequent first."""
     by_error: dict[str, list[int]] = {}
-    for row in dead:
-        notes = _notes(row)
-        line = _first_line(notes.error) or "no error was given"
-        by_error.setdefault(line, []).append(notes.died_at_us)
+    for error, at_us in died:
+        by_error.setdefault(error, []).append(at_us)
     found = [DeadReason(error, len(times), max(times) / 1e6) for error, times in by_error.items()]
-    return tuple(sorted(found, key=lambda one: (-one.items, one.error))[:MOST_ERRORS])
+    return sorted(found, key=lambda one: (-one.items, one.error))
 
 
 def _first_line(error: str) -> str:

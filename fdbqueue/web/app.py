@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
 import anyio.to_thread
@@ -18,19 +20,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import FileResponse, HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
-from fdbqueue import FDBError, FdbQueueError, Position, QueueRenamed, UnknownQueue
+from fdbqueue import FDBError, FdbQueueError, Position, Queue, QueueRenamed, UnknownQueue
+from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
+from fdbqueue.layers.sessions import Sessions
 from fdbqueue.reads.trouble import Trouble, Troubles, rank_of
+from fdbqueue.stored.layout import Layout, Name
 from fdbqueue.stored.names import queue_text, session_named, session_text, text_named
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
-from fdbqueue.web.said import Sayings
+from fdbqueue.web.looks import ITEM_STATES, WantedItems, search
 from fdbqueue.web.sampling import Sampler
-from fdbqueue.web.searching import STATES, WantedItems, search
+from fdbqueue.web.shown import Sayings
 
+Shown: TypeAlias = dict[str, Any]
+"""What a template shows, by its names there."""
 _log = logging.getLogger("fdbqueue.web")
 HERE = Path(__file__).parent
 QUEUES_A_PAGE = 100
@@ -71,12 +79,12 @@ class AdminApp:
 
     def __init__(
         self,
-        db: Any,
+        db: Database,
         *,
         allow_changes: bool = False,
         hosts: Collection[str] | None = LOOPBACK,
         token: str | None = None,
-        within: Any = None,
+        within: Name | None = None,
     ) -> None:
         if not hasattr(db, "create_transaction"):
             raise TypeError(f"AdminApp takes a database, as fdbqueue.open returns it, not {db!r}.")
@@ -118,34 +126,29 @@ class AdminApp:
             dict=dict,
         )
         get, post = ["GET"], ["POST"]
+        pages: dict[str, Callable[[Request], Shown]] = {
+            "queue": self._queue_of,
+            "items": self._items_of,
+            "item": self._item_of,
+            "dead": self._dead_of,
+            "sessions": self._sessions_of,
+            "session": self._session_of,
+            "parts": self._parts_of,
+        }
+        shows = partial(partial, self._shown)
         self._routes = [
-            Route("/", self._overview, methods=get),
-            Route("/queue", self._queue, methods=get),
-            Route("/items", self._items, methods=get),
-            Route("/item", self._item, methods=get),
-            Route("/dead", self._dead, methods=get),
-            Route("/sessions", self._sessions, methods=get),
-            Route("/session", self._session, methods=get),
-            Route("/parts", self._parts, methods=get),
-            Route("/preview", self._preview, methods=post),
+            Route("/", shows(template="overview.html", read=self._overview_of), methods=get),
+            *(Route(f"/{at}", shows(template=f"{at}.html", read=read), methods=get) for at, read in pages.items()),
+            Route("/preview", shows(template="preview.html", read=self._preview_of), methods=post),
             Route("/apply", self._apply, methods=post),
             Route("/login", self._login, methods=[*get, *post]),
             Route("/static/{name}", self._static, methods=get),
         ]
-        handlers: Any = {
-            UnknownQueue: self._failed,
-            QueueRenamed: self._failed,
-            FdbQueueError: self._failed,
-            FDBError: self._failed,
-            ValueError: self._failed,
-            TypeError: self._failed,
-            TimeoutError: self._failed,
-            HTTPException: self._failed,
-            Exception: self._broken,
-        }
+        told = (FdbQueueError, FDBError, ValueError, TypeError, TimeoutError, HTTPException)
+        handlers: Any = {**dict.fromkeys(told, self._failed), Exception: self._broken}
 
         @asynccontextmanager
-        async def lifespan(_: Any) -> Any:
+        async def lifespan(_: Starlette) -> AsyncIterator[None]:
             yield
             self._sampler.close()
 
@@ -156,7 +159,7 @@ class AdminApp:
     def __repr__(self) -> str:
         return f"AdminApp({self._db!r}, allow_changes={self._changes})"
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self._app(scope, receive, send)
 
     def close(self) -> None:
@@ -165,10 +168,7 @@ class AdminApp:
 
     # Pages. Each is read in a thread, as its verbs wait for the database.
 
-    async def _overview(self, request: Request) -> Response:
-        return await self._shown(request, "overview.html", self._overview_of)
-
-    def _overview_of(self, request: Request) -> dict[str, Any]:
+    def _overview_of(self, request: Request) -> Shown:
         sample = self._sampler.look()
         needle = request.query_params.get("find", "").casefold()
         troubles: dict[str, list[Trouble]] = {}
@@ -192,10 +192,7 @@ class AdminApp:
         age = time.time() - sample.at
         return {"rows": rows, "sample": sample, "found": len(wanted), "more": more, "age": age, **head}
 
-    async def _queue(self, request: Request) -> Response:
-        return await self._shown(request, "queue.html", self._queue_of)
-
-    def _queue_of(self, request: Request) -> dict[str, Any]:
+    def _queue_of(self, request: Request) -> Shown:
         queue = self._opened(request)
         page = queue.inspect(self._db)
         history = self._sampler.history(queue_text(queue.layout.prefix))
@@ -215,10 +212,7 @@ class AdminApp:
             "tables": [table for table in page.tables() if not table.title.startswith(OWN_TABLES)],
         }
 
-    async def _items(self, request: Request) -> Response:
-        return await self._shown(request, "items.html", self._items_of)
-
-    def _items_of(self, request: Request) -> dict[str, Any]:
+    def _items_of(self, request: Request) -> Shown:
         queue, given = self._opened(request), request.query_params
         wanted = WantedItems(
             given.get("state", "available"), given.get("where", ""), given.get("text", ""), given.get("error", "")
@@ -231,20 +225,17 @@ class AdminApp:
             "found": page.items,
             "looked": page.looked_at,
             "more": more,
-            "states": STATES,
+            "states": ITEM_STATES,
             "time": TIMES[wanted.state],
         }
 
-    async def _item(self, request: Request) -> Response:
-        return await self._shown(request, "item.html", self._item_of)
-
-    def _item_of(self, request: Request) -> dict[str, Any]:
+    def _item_of(self, request: Request) -> Shown:
         queue, given = self._opened(request), request.query_params
         position, session = Position.parse(given.get("position", "")), given.get("session", "")
         problem, item, notes = "", None, None
         try:
             if session:
-                item = looks.sessions_of(queue).get(self._db, session_named(session), position)
+                item = Sessions(queue).get(self._db, session_named(session), position)
             else:
                 item = queue.get(self._db, position)
                 notes = looks.notes_at(self._db, queue, position)
@@ -265,19 +256,13 @@ class AdminApp:
             "headers": headers if item is not None and item.headers else "",
         }
 
-    async def _dead(self, request: Request) -> Response:
-        return await self._shown(request, "dead.html", self._dead_of)
-
-    def _dead_of(self, request: Request) -> dict[str, Any]:
+    def _dead_of(self, request: Request) -> Shown:
         queue = self._opened(request)
         groups, read = looks.errors_of(self._db, queue)
         return {"groups": groups, "read": read, "total": queue.stats(self._db).dead}
 
-    async def _sessions(self, request: Request) -> Response:
-        return await self._shown(request, "sessions.html", self._sessions_of)
-
-    def _sessions_of(self, request: Request) -> dict[str, Any]:
-        sessions, given = looks.sessions_of(self._opened(request)), request.query_params
+    def _sessions_of(self, request: Request) -> Shown:
+        sessions, given = Sessions(self._opened(request)), request.query_params
         status, after = given.get("status", ""), given.get("after", "")
         if status and status not in SESSION_STATES:
             raise ValueError(f"A session is {', '.join(SESSION_STATES)}, not {status[:40]!r}.")
@@ -290,15 +275,12 @@ class AdminApp:
             "status": status,
             "states": SESSION_STATES,
             "totals": sessions.stats(self._db),
-            "gates": [(session_text(one.gate), one) for one in looks.some(sessions.gates(self._db))],
+            "gates": [(session_text(one.gate), one) for one in islice(sessions.gates(self._db), looks.MOST_LISTED + 1)],
             "more": session_text(page[-1].session) if len(found) > len(page) else "",
         }
 
-    async def _session(self, request: Request) -> Response:
-        return await self._shown(request, "session.html", self._session_of)
-
-    def _session_of(self, request: Request) -> dict[str, Any]:
-        sessions = looks.sessions_of(self._opened(request))
+    def _session_of(self, request: Request) -> Shown:
+        sessions = Sessions(self._opened(request))
         name = session_named(request.query_params.get("session", ""))
         text = session_text(name)
         info = sessions.info(self._db, name)
@@ -308,10 +290,7 @@ class AdminApp:
         dead = sessions.dead(self._db, name, limit=looks.MOST_LISTED, on_bad="null")
         return {"info": info, "session": text, "scheduled": scheduled, "dead": dead}
 
-    async def _parts(self, request: Request) -> Response:
-        return await self._shown(request, "parts.html", self._parts_of)
-
-    def _parts_of(self, request: Request) -> dict[str, Any]:
+    def _parts_of(self, request: Request) -> Shown:
         queue, text = self._opened(request), request.query_params.get("after")
         after = text_named(text, "group") if text else None
         return {
@@ -323,10 +302,7 @@ class AdminApp:
 
     # Changes.
 
-    async def _preview(self, request: Request) -> Response:
-        return await self._shown(request, "preview.html", self._preview_of)
-
-    def _preview_of(self, request: Request) -> dict[str, Any]:
+    def _preview_of(self, request: Request) -> Shown:
         self._check_allowed()
         name, fields, positions = _form(request)
         queue = self._opened(request, fields)
@@ -352,7 +328,7 @@ class AdminApp:
         query = {"queue": fields["queue"], "told": told}
         if page == "session":
             query["session"] = fields["session"]
-            if looks.sessions_of(queue).info(self._db, session_named(fields["session"])) is None:
+            if Sessions(queue).info(self._db, session_named(fields["session"])) is None:
                 page = "sessions"
         return _url(request, page, **query)
 
@@ -373,7 +349,7 @@ class AdminApp:
             raise HTTPException(404, "There is no such file.")
         return FileResponse(HERE / "static" / name, media_type=STATIC[name], headers={"Cache-Control": "max-age=3600"})
 
-    def _opened(self, request: Request, fields: Any = None) -> Any:
+    def _opened(self, request: Request, fields: Mapping[str, str] | None = None) -> Queue:
         text = (request.query_params if fields is None else fields).get("queue", "")
         queue = looks.queue_named(self._db, text)
         if self._within is not None and not _is_below(queue.layout, self._within):
@@ -381,7 +357,7 @@ class AdminApp:
         request.scope["fdbqueue.queue"] = queue_text(queue.layout.prefix)
         return queue
 
-    async def _shown(self, request: Request, template: str, read: Any) -> Response:
+    async def _shown(self, request: Request, template: str, read: Callable[[Request], Shown]) -> Response:
         try:
             with anyio.fail_after(ANSWER_SECONDS):
                 found = await anyio.to_thread.run_sync(read, request, abandon_on_cancel=True)
@@ -389,7 +365,7 @@ class AdminApp:
             raise TimeoutError(NO_ANSWER) from None
         return self._page(request, template, found)
 
-    def _page(self, request: Request, template: str, found: dict[str, Any], status: int = 200) -> Response:
+    def _page(self, request: Request, template: str, found: Shown, status: int = 200) -> Response:
         fields = request.scope.get("fdbqueue.form")
         given = dict(fields) if fields is not None else request.query_params
         page = self._pages.get_template(template)
@@ -398,13 +374,14 @@ class AdminApp:
             "csrf": request.scope.get("fdbqueue.csrf", ""),
             "changes": self._changes,
             "kinds": changes.CHANGES,
-            "item_states": STATES,
+            "item_states": ITEM_STATES,
+            "no_error": looks.NO_ERROR,
             "queue": request.scope.get("fdbqueue.queue", given.get("queue", "")),
             "given": given,
             "told": self._told.take(request.query_params.get("told", "")),
             "plain": lambda value: shown.plain(value)[0],
             "session_text": session_text,
-            "link_of": lambda trouble: _url(request, looks.place_of(trouble)[0], **looks.place_of(trouble)[1]),
+            "link_of": lambda trouble: _url(request, looks.page_of(trouble)[0], **looks.page_of(trouble)[1]),
         }
         return HTMLResponse(page.render({**common, **found}), status)
 
@@ -452,13 +429,11 @@ def _page_behind(change: str) -> str:
     }.get(change, "queue")
 
 
-def _url(request: Request, page: str, **query: Any) -> str:
+def _url(request: Request, page: str, **query: str | None) -> str:
     base = request.scope.get("root_path", "")
     given = {key: value for key, value in query.items() if value not in (None, "")}
     return f"{base}/{page}" + (f"?{urlencode(given)}" if given else "")
 
 
-def _is_below(layout: Any, within: Any) -> bool:
-    from fdbqueue.stored.layout import Layout
-
+def _is_below(layout: Layout, within: Name) -> bool:
     return is_within(layout.prefix, Layout(within).prefix)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from fdbqueue import Position, Queue
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Watchdog
 from fdbqueue.layers.schedules import Schedules
@@ -21,7 +21,7 @@ from fdbqueue.layers.sessions.operators.changes import Operating
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.stored.names import session_named, text_named
 from fdbqueue.stored.settings import Quota
-from fdbqueue.web.searching import MOST_CHOSEN, WantedItems, chosen
+from fdbqueue.web.looks import MOST_CHOSEN, WantedItems, chosen
 
 Fields = Mapping[str, str]
 LETTERS_AT_ONCE = 100
@@ -51,40 +51,40 @@ class PageChange:
         return f"{self.title}{of}: {f'{number:,} done' if number else 'nothing changed'}"
 
 
-def _cancel(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+def _cancel(db: Database, queue: Queue, positions: list[Position], _: Fields) -> int:
     return sum(queue.cancel_many(db, positions))
 
 
-def _reschedule(db: Any, queue: Queue[Any], positions: list[Position], fields: Fields) -> int:
+def _reschedule(db: Database, queue: Queue, positions: list[Position], fields: Fields) -> int:
     found = queue.reschedule_many(db, positions, delay=seconds(fields.get("delay", "0")))
     return sum(position is not None for position in found)
 
 
-def _redrive(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+def _redrive(db: Database, queue: Queue, positions: list[Position], _: Fields) -> int:
     return Leases(queue).dead.redrive(db, positions)
 
 
-def _purge(db: Any, queue: Queue[Any], positions: list[Position], _: Fields) -> int:
+def _purge(db: Database, queue: Queue, positions: list[Position], _: Fields) -> int:
     return Leases(queue).dead.purge(db, positions)
 
 
-def _bury(db: Any, queue: Queue[Any], positions: list[Position], fields: Fields) -> int:
+def _bury(db: Database, queue: Queue, positions: list[Position], fields: Fields) -> int:
     leases, why = Leases(queue), fields.get("why", "").strip() or None
     return sum(leases.dead.bury(db, position, error=why) for position in positions)
 
 
-def _pause(db: Any, queue: Queue[Any], fields: Fields) -> int:
+def _pause(db: Database, queue: Queue, fields: Fields) -> int:
     queue.pause(db, reason=fields.get("reason", ""), by=fields.get("by") or "web page")
     return 1
 
 
-def _resume(db: Any, queue: Queue[Any], _: Fields) -> int:
+def _resume(db: Database, queue: Queue, _: Fields) -> int:
     was = queue.paused(db) is not None
     queue.resume(db)
     return int(was)
 
 
-def _sweep(db: Any, queue: Queue[Any], _: Fields) -> int:
+def _sweep(db: Database, queue: Queue, _: Fields) -> int:
     found = 0
     for dog in (Watchdog(Leases(queue)), Watchdog(Sessions(queue))):
         dog.sweep(db)
@@ -92,7 +92,7 @@ def _sweep(db: Any, queue: Queue[Any], _: Fields) -> int:
     return found
 
 
-def _quota(db: Any, queue: Queue[Any], fields: Fields) -> int:
+def _quota(db: Database, queue: Queue, fields: Fields) -> int:
     quota = _wanted_quota(fields)
     if quota is None:
         queue.set_quota(db, None)
@@ -134,7 +134,7 @@ def _all_dead(change: Callable[[], int]) -> int:
 
 
 def _of_session(verb: str) -> Callable[..., int]:
-    def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    def apply(db: Database, queue: Queue, fields: Fields) -> int:
         sessions = Sessions(queue)
         name = session_named(fields.get("session", ""))
         if sessions.info(db, name) is None:
@@ -148,7 +148,7 @@ def _of_session(verb: str) -> Callable[..., int]:
     return apply
 
 
-def _marks(db: Any, sessions: Sessions[Any], name: Any) -> tuple[bool, int] | None:
+def _marks(db: Database, sessions: Sessions, name: Any) -> tuple[bool, int] | None:
     """Return whether a session is paused, also while it is busy or blocked, and whether it ends; None: it has gone."""
 
     async def body(tr: Transaction) -> Any:
@@ -158,7 +158,7 @@ def _marks(db: Any, sessions: Sessions[Any], name: Any) -> tuple[bool, int] | No
     return None if record is None else (record.paused, record.closing)
 
 
-def _try_now(db: Any, queue: Queue[Any], fields: Fields) -> int:
+def _try_now(db: Database, queue: Queue, fields: Fields) -> int:
     """Make the first item of a waiting session due: that of the back-off, or the first that has its time."""
     sessions, name = Sessions(queue), session_named(fields.get("session", ""))
     session = sessions.info(db, name)
@@ -169,13 +169,13 @@ def _try_now(db: Any, queue: Queue[Any], fields: Fields) -> int:
     return int(sessions.reschedule(db, name, first.position, delay=0) is not None)
 
 
-def _cancel_in_session(db: Any, queue: Queue[Any], fields: Fields) -> int:
+def _cancel_in_session(db: Database, queue: Queue, fields: Fields) -> int:
     position = Position.parse(fields.get("position", ""))
     return int(Sessions(queue).cancel(db, session_named(fields.get("session", "")), position))
 
 
 def _of_schedule(verb: str) -> Callable[..., int]:
-    def apply(db: Any, queue: Queue[Any], fields: Fields) -> int:
+    def apply(db: Database, queue: Queue, fields: Fields) -> int:
         try:
             getattr(Schedules(queue, time.time), verb)(db, text_named(fields.get("schedule", ""), "schedule"))
         except LookupError as error:
@@ -235,7 +235,7 @@ def change_named(name: str) -> PageChange:
     return CHANGES[name]
 
 
-def preview(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list[str]) -> Preview:
+def preview(db: Database, queue: Queue, name: str, fields: Fields, positions: list[str]) -> Preview:
     """Return what a change would do. It changes nothing.
 
     Raises:
@@ -258,7 +258,7 @@ def preview(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: li
     return Preview(change, len(found), is_all=is_all, positions=())
 
 
-def apply(db: Any, queue: Queue[Any], name: str, fields: Fields, positions: list[str]) -> int:
+def apply(db: Database, queue: Queue, name: str, fields: Fields, positions: list[str]) -> int:
     """Make a change; return how many things it changed.
 
     Raises:

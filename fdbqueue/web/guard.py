@@ -12,11 +12,11 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Collection
-from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
 SAFE = ("GET", "HEAD")
@@ -47,19 +47,19 @@ class Guard:
         token: what a request must have; None: no request needs one.
     """
 
-    def __init__(self, app: Any, *, hosts: Collection[str] | None, token: str | None) -> None:
+    def __init__(self, app: ASGIApp, *, hosts: Collection[str] | None, token: str | None) -> None:
         self._app = app
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
         self._token = token
         self._secret = secrets.token_bytes(32)
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         request = Request(scope, receive)
 
-        async def send_with_headers(message: Any) -> None:
+        async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name.lower() for name, _ in message["headers"]}
                 more = [(key.lower().encode(), value.encode()) for key, value in HEADERS.items()]

@@ -11,12 +11,13 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
+from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.observe.troubles import listed
 from fdbqueue.reads.trouble import Troubles, worst_first
+from fdbqueue.stored.layout import Name
 
 _log = logging.getLogger("fdbqueue.web")
 
@@ -91,7 +92,7 @@ class Sampler:
         within: only queues below this name; None: all.
     """
 
-    def __init__(self, db: Any, within: Any = None) -> None:
+    def __init__(self, db: Database, within: Name | None = None) -> None:
         self._db = db
         self._within = within
         self._histories: dict[str, History] = {}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import secrets
 from codecs import getincrementaldecoder
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,9 +14,41 @@ import msgspec
 from markupsafe import Markup
 
 from fdbqueue.base.position import Position
+from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.items import Blob
 from fdbqueue.stored.names import escaped
-from fdbqueue.web.bounded import MOST_CHARACTERS, Beginning
+
+MOST_CHARACTERS = 20_000
+"""The longest text of a value on a page. The rest is left out, and the page says so."""
+CHECKED_BYTES = 100_000
+"""Values of up to this size are decoded, so that the page says of one that it can't be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """The beginning of an encoded value that is too large to be shown whole."""
+
+    data: bytes
+    size_bytes: int
+    """The size of the whole value."""
+
+
+class BoundedCodec:
+    """Decodes small values as a codec does, and cuts large ones. It has the codec's name, and encodes nothing."""
+
+    def __init__(self, codec: Codec[Any]) -> None:
+        self.name = codec.name
+        self._decode = codec.decode
+
+    def encode(self, value: Any) -> bytes:
+        raise TypeError("The page enqueues nothing.")
+
+    def decode(self, data: bytes) -> Any:
+        value = self._decode(data) if len(data) <= CHECKED_BYTES else None
+        if len(data) <= MOST_CHARACTERS:
+            return value
+        return Beginning(data[: 4 * MOST_CHARACTERS], len(data))  # a character has up to four bytes
+
 
 CELL_CHARACTERS = 120
 
@@ -120,3 +154,25 @@ def spark(values: list[float], width: int = 120, height: int = 24) -> str:
     top = max(values) or 1
     step = width / (len(values) - 1)
     return " ".join(f"{at * step:.1f},{height - 1 - value / top * (height - 2):.1f}" for at, value in enumerate(values))
+
+
+MOST_KEPT = 100
+
+
+class Sayings:
+    """The last messages that no page has shown so far."""
+
+    def __init__(self) -> None:
+        self._told: dict[str, str] = {}
+
+    def keep(self, text: str) -> str:
+        """Keep a message for the next page; return its name in that page's address."""
+        name = secrets.token_urlsafe(12)
+        self._told[name] = text
+        for old in list(self._told)[:-MOST_KEPT]:
+            self._told.pop(old, None)
+        return name
+
+    def take(self, name: str) -> str:
+        """Return a message and forget it; "" if there is none, as after a reload."""
+        return self._told.pop(name, "")

@@ -22,8 +22,8 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
+from fdbqueue.observe.serving import Figures, scraped
 from fdbqueue.stored.names import queue_text
 from fdbqueue.web import AdminApp
 from tests.benchmarks.harness import SIZE, Contestant, Sample, cluster_url, compare, heading, in_turn, say

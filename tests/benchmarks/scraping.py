@@ -14,8 +14,8 @@ import time
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
+from fdbqueue.observe.serving import Figures, scraped
 from tests.helpers.counted import Counted
 
 ROUNDS = 5

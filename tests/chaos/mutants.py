@@ -1547,7 +1547,7 @@ MUTANTS = (
     ),
     Mutant(
         "the page decodes values of any size",
-        "fdbqueue/web/bounded.py",
+        "fdbqueue/web/shown.py",
         (
             ("if len(data) <= CHECKED_BYTES else None", "if True else None"),
             ("if len(data) <= MOST_CHARACTERS:", "if True:"),

@@ -305,7 +305,6 @@ DECODES = {
     "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "fdbqueue/verbs/of_session.py": "reads a position",
     "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
-    "fdbqueue/observe/ages.py": "reads a key",
     "fdbqueue/observe/figures.py": HINT,
     "layers/blobs/_blobs.py": HINT,
     "layers/blobs/_uploads.py": HINT,

@@ -24,10 +24,9 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
-from fdbqueue.observe import MetricsServer, exposition, reading
-from fdbqueue.observe.ages import MOST_POINTS, Ages
-from fdbqueue.observe.exposition import Figures, scraped
-from fdbqueue.observe.figures import Wanted, find_wanted, read_these
+from fdbqueue.observe import MetricsServer, reading, serving
+from fdbqueue.observe.figures import MOST_POINTS, Ages, Wanted, find_wanted, read_these
+from fdbqueue.observe.serving import Figures, scraped
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
@@ -338,7 +337,7 @@ def test_a_database_that_can_not_be_read_is_down(own: Any) -> None:
 
 
 def test_a_scrape_does_not_wait_long_for_another_one(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exposition, "TIMEOUT_SECONDS", 0.01)
+    monkeypatch.setattr(serving, "TIMEOUT_SECONDS", 0.01)
     figures = Figures(own, Wanted())
     with figures._lock:
         assert samples(scraped(figures))["fdbqueue_up", ()] == 0

@@ -30,7 +30,6 @@ ROOM = {
 }
 OWN = {
     "fdbqueue/verbs/queue.py": "Queue.stats",
-    "fdbqueue/cli/queues.py": "fdbqueue stats, of a queue with an order",
     "layers/blobs/_blobs.py": "Blobs.stats",
     "layers/leases/_stats.py": "Leases.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",

@@ -22,8 +22,8 @@ from fdbqueue.cli import app
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.subscriptions.records import SubscriptionPointer, pack_record, pointer_key
-from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted, find_wanted, read_these
+from fdbqueue.observe.serving import Figures, scraped
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.names import name_text, queue_text, session_named, session_text

@@ -14,9 +14,8 @@ import fdbqueue
 from fdbqueue.layers import Groups, Results, Subscriptions
 from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
 from fdbqueue.web import AdminApp
-from fdbqueue.web.bounded import BoundedCodec
 from fdbqueue.web.sampling import History
-from fdbqueue.web.shown import plain
+from fdbqueue.web.shown import BoundedCodec, plain
 from tests.web.conftest import EVIL, Browser, Client, Shop
 
 PAGES = ("queue", "items", "dead", "sessions", "parts")

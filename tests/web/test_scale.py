@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.web import changes, searching
+from fdbqueue.web import changes, looks
 from tests.web import scale
 
 
@@ -25,10 +25,10 @@ def test_no_page_takes_long_with_1000_queues_and_100000_items_in_one(tmp_path: P
 
 def test_a_preview_of_a_search_ends_when_its_time_is_over(db: Any, space: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = fdbqueue.Queue(space["long"], codec="json")
-    queue.enqueue_many(db, range(2 * searching.READ_ROWS))
+    queue.enqueue_many(db, range(2 * looks.READ_ROWS))
     fields = {"state": "available", "text": "there is no such text"}
 
     assert changes.preview(db, queue, "cancel", fields, []).is_all
-    monkeypatch.setattr(searching, "CHOOSE_SECONDS", -1.0)
+    monkeypatch.setattr(looks, "CHOOSE_SECONDS", -1.0)
     found = changes.preview(db, queue, "cancel", fields, [])
     assert (found.number, found.is_all) == (0, False)

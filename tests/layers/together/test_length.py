@@ -20,8 +20,8 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Subscriptions
 from fdbqueue.layers.subscriptions._head import Habit
 from fdbqueue.layers.subscriptions.waiters import Waiters
-from fdbqueue.observe.exposition import Figures, scraped
 from fdbqueue.observe.figures import Wanted
+from fdbqueue.observe.serving import Figures, scraped
 from fdbqueue.stored.layout import name_of
 from fdbqueue.stored.names import name_text
 from fdbqueue.web import AdminApp
