@@ -15,7 +15,7 @@ from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
 from fdbqueue.layers.groups import GroupStats
 from fdbqueue.layers.leases.browsing import opened
 from fdbqueue.layers.sessions import SessionInfo
-from fdbqueue.layers.sessions.reading.page import LargeSession
+from fdbqueue.layers.sessions.reading.listing import LargeSession
 from fdbqueue.layers.streams import Stream, StreamState
 from fdbqueue.layers.subscriptions import Selector, SubscriptionStats
 from fdbqueue.layers.subscriptions.selectors import ItemTest
