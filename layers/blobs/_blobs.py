@@ -30,8 +30,7 @@ from ..leases.times import clock_us, positive
 from ..sessions import SessionHandle, SessionLease
 from ..sessions.session.records import SessionName
 from ._reader import BlobReader
-from ._target import NO_VALUE, Entrance, Target
-from ._uploads import LEASE_SECONDS, PAGE_UPLOADS, SweepReport, Upload, sweep
+from ._uploads import LEASE_SECONDS, NO_VALUE, PAGE_UPLOADS, Entrance, SweepReport, Target, Upload, sweep
 from ._writer import BlobWriter
 
 COUNT_LIMIT = 1_000

@@ -8,9 +8,10 @@ from collections.abc import AsyncIterator, Callable
 from functools import partial
 from operator import index
 from types import TracebackType
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from fdbqueue import FormatError, LeaseLost, Position, Queue
+from fdbqueue.engine.verb import BoundVerb
 from fdbqueue.lowlevel import (
     Database,
     Layout,
@@ -31,7 +32,16 @@ from fdbqueue.stored.settings import check_renamed
 
 from ..leases import LeaseRef
 from ..leases.holding import mostly_lost
-from ._fileverb import file_verb
+
+S = TypeVar("S")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def file_verb(steps: Callable[Concatenate[S, P], Steps[T]]) -> BoundVerb[P, T]:
+    """Turn a method that returns steps into a verb. Type checkers match no descriptor with a protocol."""
+    return cast(BoundVerb[P, T], verb(steps))
+
 
 WINDOW_PIECES = 11
 WINDOW_BYTES = WINDOW_PIECES * CHUNK_BYTES

@@ -48,7 +48,7 @@ from __future__ import annotations
 
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze
 from ._consumer import Consumer
-from ._terms import ConsumerReport
+from ._holds import ConsumerReport
 from ._watchdog import Watchdog, WatchdogReport
 
 __all__ = [

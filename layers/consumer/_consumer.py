@@ -26,8 +26,8 @@ from ..leases.marking import sessions_of
 from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
+from ._holds import ConsumerReport, ConsumerTerms, RunTerms
 from ._run import Run, Stopping
-from ._terms import ConsumerReport, ConsumerTerms, RunTerms
 from .health import Health, Probe
 
 OnBad: TypeAlias = Literal["fail", "dead"]

@@ -27,8 +27,7 @@ from ..staged import StagedQueue
 from ..staged.granting import any_untaken
 from ..subscriptions import Subscription
 from ..subscriptions.subscription import subscription_permit
-from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, all_acked, is_out
-from ._terms import RunTerms
+from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
 """The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy

@@ -22,8 +22,7 @@ from ..sessions import Sessions
 from ..staged.granting import TAKE_SECONDS
 from ..subscriptions import Subscription
 from ._handling import Handling, ItemHandling
-from ._holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold
-from ._terms import RunTerms
+from ._holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold, RunTerms
 from ._turns import SessionHandling
 from .health import Health
 

@@ -35,8 +35,7 @@ from ..sessions.session.lease import Begun, Behind, TurnDone
 from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement
 from ._handling import Handling
-from ._holds import BATCH_ITEMS, Hold, Holds, is_out
-from ._terms import RunTerms
+from ._holds import BATCH_ITEMS, Hold, Holds, RunTerms, is_out
 
 AHEAD_BYTES = 400_000
 """About how many bytes of items are read ahead in one session."""

@@ -25,9 +25,6 @@ Source
 from __future__ import annotations
 
 from ..common.middleware import Middleware, Next
-from ._log import ItemFields, LogItems
-from ._rate_limit import RateLimit
-from ._retry_by import RetryBy
-from ._time_limit import TimeLimit
+from ._middleware import ItemFields, LogItems, RateLimit, RetryBy, TimeLimit
 
 __all__ = ["ItemFields", "LogItems", "Middleware", "Next", "RateLimit", "RetryBy", "TimeLimit"]

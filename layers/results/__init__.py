@@ -49,7 +49,6 @@ Source
 from __future__ import annotations
 
 from ..leases import Done, FollowUp
-from ._completion import Completion, Outcome
-from ._results import Results
+from ._results import Completion, Outcome, Results
 
 __all__ = ["Completion", "Done", "FollowUp", "Outcome", "Results"]

@@ -1,4 +1,4 @@
-"""Check that the records of schedules can be read."""
+"""Check that the records of schedules can be read, and tell which of them no worker serves."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, Transaction, pages
 from fdbqueue.stored.own_rows import own_rows
 
-from ._schedules import read_schedule
+from ._schedules import read_schedule, stopped_at
+
+__all__ = ["stopped_at"]
 
 
 class ScheduleCheck(ItemCheck):

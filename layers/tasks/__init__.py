@@ -42,10 +42,9 @@ Source
 
 from __future__ import annotations
 
-from ._group import CallGroup, EnqueuedGroup
-from ._options import Concurrency, Rate, Unique
+from ._arguments import Concurrency, Rate, Unique
 from ._running import Running
-from ._task import AsyncTask, BaseTask, Call, Handle, Task
+from ._task import AsyncTask, BaseTask, Call, CallGroup, EnqueuedGroup, Handle, Task
 from ._tasks import Tasks, UnknownTask
 from ._worker import Worker
 

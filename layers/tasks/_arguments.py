@@ -1,4 +1,4 @@
-"""The arguments of a task: checked against its signature, stored as JSON, and given back as they were."""
+"""The arguments of a task, stored as JSON and given back as they were; and its options, some of which look at them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,27 @@ import hashlib
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import datetime, time, timedelta
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 
 from fdbqueue import CodecError
 from fdbqueue.base.typed import decoder, look_at
 
-from ..leases import Done
+from ..leases import Backoff, Done
+from ..leases.times import positive
 
 ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _PLAIN = {str, int, float, bool, bytes, type(None)}
 _MINUTE = timedelta(minutes=1)
 _NO_NUMBER = "JSON has no nan and no infinity: give None, or a text."
+Given: TypeAlias = "tuple[tuple[object, ...], dict[str, object]]"
+"""The arguments of a call, by position and by name."""
 _VARIABLE = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
@@ -41,7 +46,7 @@ class Arguments:
         TypeError: the annotations are of no use for JSON.
     """
 
-    def __init__(self, name: str, function: Callable[..., Any], names: Mapping[str, Any]) -> None:
+    def __init__(self, name: str, function: Callable[..., object], names: Mapping[str, object]) -> None:
         self._name = name
         try:
             self.signature = inspect.signature(function, eval_str=True, locals=names)
@@ -53,7 +58,7 @@ class Arguments:
         fields = [self._field(one) for one in parameters]
         self._encode = msgspec.json.Encoder(enc_hook=encode_other).encode
         try:
-            struct: Any = msgspec.defstruct(f"arguments of {name}", fields, kw_only=True, forbid_unknown_fields=True)
+            struct = msgspec.defstruct(f"arguments of {name}", fields, kw_only=True, forbid_unknown_fields=True)
             self._decode = decoder(msgspec.json, struct, dec_hook=decode_other).decode
         except TypeError as error:
             raise TypeError(f"JSON can't hold the arguments of the task {name!r}: {error}.") from error
@@ -72,7 +77,7 @@ class Arguments:
     def __str__(self) -> str:
         return f"{self._name}{self.signature}"
 
-    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    def bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> inspect.BoundArguments:
         """Return arguments by the names of the parameters.
 
         Raises:
@@ -126,7 +131,7 @@ class Arguments:
                 )
         return data
 
-    def _remedy(self, name: str, value: Any) -> str:
+    def _remedy(self, name: str, value: object) -> str:
         if _has_no_number(value):
             return _NO_NUMBER
         kind = type(value)
@@ -137,7 +142,7 @@ class Arguments:
             )
         return f"Annotate it, as in {name}: {kind.__name__}, or give a value of JSON's types."
 
-    def decode(self, data: bytes) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def decode(self, data: bytes) -> Given:
         """Return stored arguments as those of a call.
 
         Raises:
@@ -159,7 +164,7 @@ class Arguments:
         bound.apply_defaults()
         return hashed(self._values(bound.arguments))
 
-    def _values(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _values(self, arguments: Mapping[str, Any]) -> dict[str, object]:
         if self._plain:
             return dict(arguments)
         kinds = self.signature.parameters
@@ -168,7 +173,7 @@ class Arguments:
 
     def _named(self, data: bytes) -> bytes:
         values = msgspec.json.decode(data, type=list[msgspec.Raw])
-        named: dict[str, Any] = {}
+        named: dict[str, msgspec.Raw | list[msgspec.Raw]] = {}
         for one in self.signature.parameters.values():
             if one.kind is one.VAR_POSITIONAL:
                 named[one.name], values = values, []
@@ -178,7 +183,7 @@ class Arguments:
             raise ValueError(f"there are {len(values)} arguments too many")
         return msgspec.json.encode(named)
 
-    def encode_result(self, result: Any) -> Any:
+    def encode_result(self, result: object) -> object:
         """Return a result as what MessagePack can hold.
 
         Raises:
@@ -189,7 +194,7 @@ class Arguments:
         except ENCODE_ERRORS as error:
             raise CodecError(f"{self._name!r} keeps its result, and {result!r} can't be stored: {error}.") from error
 
-    def decode_result(self, stored: Any) -> Any:
+    def decode_result(self, stored: object) -> object:
         """Return a stored result as the task returned it.
 
         Raises:
@@ -201,7 +206,7 @@ class Arguments:
             raise CodecError(f"The result of {self} is not of its return annotation: {error}.") from error
 
 
-def _lost(value: Any) -> str:
+def _lost(value: object) -> str:
     """Return what JSON loses of a date or time in a value, though both are equal; "": nothing."""
     for one in _times(msgspec.to_builtins(value, builtin_types=(datetime, time), enc_hook=_parts)):
         if one.tzinfo is not None and one.tzinfo.utcoffset(None) is None:
@@ -213,7 +218,7 @@ def _lost(value: Any) -> str:
     return ""
 
 
-def _times(value: Any) -> Iterator[datetime | time]:
+def _times(value: object) -> Iterator[datetime | time]:
     if isinstance(value, datetime | time):
         yield value
     elif isinstance(value, dict):
@@ -223,7 +228,7 @@ def _times(value: Any) -> Iterator[datetime | time]:
             yield from _times(one)
 
 
-def _has_no_number(value: Any) -> bool:
+def _has_no_number(value: object) -> bool:
     """Return whether a value has a part that is nan or infinite."""
     if isinstance(value, dict):
         return any(map(_has_no_number, value.values()))
@@ -232,25 +237,203 @@ def _has_no_number(value: Any) -> bool:
     return isinstance(value, float) and not math.isfinite(value)
 
 
-def _parts(value: Any) -> Any:
+def _parts(value: object) -> object:
     return value.model_dump() if hasattr(value, "model_dump") else None
 
 
-def encode_other(value: Any) -> Any:
+def encode_other(value: object) -> object:
     """Return a value that msgspec does not know as one that it knows: a pydantic model as a dict."""
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json", by_alias=True, round_trip=True)
     raise TypeError(f"objects of type {type(value).__name__} are unsupported")
 
 
-def decode_other(wanted: Any, stored: Any) -> Any:
+def decode_other(wanted: type, stored: object) -> object:
     """Return a pydantic model from a dict."""
     if hasattr(wanted, "model_validate_json"):
         return wanted.model_validate_json(msgspec.json.encode(stored))
     raise TypeError(f"objects of type {wanted} are unsupported")
 
 
-def hashed(value: Any) -> str:
+def hashed(value: object) -> str:
     """Return a hash of a value that is the same in all processes."""
     text = json.dumps(msgspec.to_builtins(value, enc_hook=encode_other), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+KEY_BYTES = 200
+"""How long a text may be that is part of the key of a limit or a unique call. Of a longer one its hash is."""
+By: TypeAlias = str | Callable[..., object] | None
+"""What a call belongs to: the value of a parameter, or what a function of the same arguments returns."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """A call is enqueued only if no equal one is there. Otherwise the enqueue returns the handle of that one."""
+
+    by: By = None
+    """Which calls are equal: those with the same value of this parameter, or for which this function returns the same.
+    None: those with equal arguments."""
+    until: Literal["done", "started"] = "done"
+    """Until when a call keeps out others: until it is done or a dead letter, or until a worker starts it."""
+    period: float | None = None
+    """For how many seconds from its enqueue a call keeps out others, also after it is done. None: no longer than
+    `until` says."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        if self.until not in ("done", "started"):
+            raise ValueError(f"until is 'done' or 'started', not {self.until!r}.")
+        if self.period is not None:
+            positive(self.period, "period")
+
+
+@dataclass(frozen=True, slots=True)
+class Concurrency:
+    """At most so many calls run at the same time, over all workers."""
+
+    limit: int
+    by: By = None
+    """Calls with the same value share a limit; None: all calls of the task do."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        check_whole(self.limit, "limit is how many calls run at the same time", least=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """At most `count` calls start in `seconds`, over all workers. Retries count, too."""
+
+    count: int
+    seconds: float = 1.0
+    by: By = None
+    """Calls with the same value share a rate; None: all calls of the task do."""
+    burst: int | None = None
+    """How many calls may start at once after a pause; None: `count`."""
+
+    def __post_init__(self) -> None:
+        check_by(self.by)
+        check_whole(self.count, "count is how many calls start", least=1)
+        positive(self.seconds, "seconds")
+        if self.burst is not None:
+            check_whole(self.burst, "burst is how many calls may start at once", least=1)
+
+
+@dataclass(slots=True)
+class TaskOptions:
+    """The options of one task, as `Tasks.task` documents them."""
+
+    name: str
+    queue: object
+    retries: int
+    backoff: Backoff
+    aliases: Sequence[str] = ()
+    timeout: float | None = None
+    priority: int | None = None
+    ttl: float | None = None
+    keep_result: float | None = None
+    session: By = None
+    unique: Any = None
+    limits: Sequence[Concurrency | Rate] = ()
+
+    def __post_init__(self) -> None:
+        if not all(isinstance(cast(object, given), list | tuple) for given in (self.aliases, self.limits)):
+            raise TypeError("aliases and limits are lists, as in aliases=['old_name'] and limits=[Rate(10)].")
+        for name in (self.name, *self.aliases):
+            if not isinstance(cast(object, name), str) or not name or not name.isprintable():
+                raise TypeError(f"A task is named by a text, and so are its aliases, not by {name!r}.")
+        check_whole(self.retries, "retries is how often a failed task is tried again")
+        if not callable(self.backoff):
+            raise TypeError(f"backoff is a function of the attempt, as exponential(first=1.0), not {self.backoff!r}.")
+        for told, seconds in (("timeout", self.timeout), ("ttl", self.ttl), ("keep_result", self.keep_result)):
+            if seconds is not None:
+                positive(seconds, told)
+        check_by(self.session)
+        for limit in self.limits:
+            if not isinstance(limit, Concurrency | Rate):
+                raise TypeError(f"A limit is Concurrency(…) or Rate(…), not {limit!r}.")
+        if self.unique is False:
+            self.unique = None
+        elif self.unique is not None and not isinstance(self.unique, Unique):
+            self.unique = Unique() if self.unique is True else Unique(by=self.unique)
+
+    @property
+    def concurrency(self) -> list[Concurrency]:
+        """The limits that are gates."""
+        return [one for one in self.limits if isinstance(one, Concurrency)]
+
+    @property
+    def rates(self) -> list[Rate]:
+        """The limits that are token buckets."""
+        return [one for one in self.limits if isinstance(one, Rate)]
+
+
+def check_by(by: object) -> None:
+    """Refuse what can't tell to what a call belongs.
+
+    Raises:
+        TypeError: it is neither the name of a parameter nor a function.
+    """
+    if not (by is None or isinstance(by, str) or callable(by)):
+        raise TypeError(f"Give the name of a parameter, or a function of the task's arguments, not {by!r}.")
+
+
+def check_whole(number: object, told: str, *, least: int = 0) -> None:
+    """Refuse what is no whole number.
+
+    Raises:
+        TypeError: it is no integer. ValueError: it is less than `least`, or too large.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{told}, an integer, not {number!r}.")
+    if number < least:
+        raise ValueError(f"{told}, at least {least}, not {number}.")
+    if number > sys.maxsize:
+        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
+
+
+def check_parameter(by: By, arguments: Arguments, told: str) -> None:
+    """Refuse the name of a parameter that the task does not have.
+
+    Raises:
+        TypeError: it has none of this name.
+    """
+    if isinstance(by, str) and by not in arguments.signature.parameters:
+        raise TypeError(f"{told} names the parameter {by!r}, and the task is {arguments}. Give one of its parameters.")
+
+
+def key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> str | int:
+    """Return what a call belongs to, as a part of a key.
+
+    Raises:
+        TypeError: it is an object that JSON can't hold.
+    """
+    if by is None:
+        return arguments.key(bound)
+    if isinstance(by, str):
+        bound.apply_defaults()
+        value = bound.arguments[by]
+    else:
+        value = by(*bound.args, **bound.kwargs)
+    try:
+        plain = msgspec.to_builtins(value, enc_hook=encode_other)
+        return plain if isinstance(plain, str | int) else hashed(plain)
+    except ENCODE_ERRORS as error:
+        raise TypeError(
+            f"A call of {arguments} belongs to a text, a number or another value of JSON, not to {value!r}: {error}."
+        ) from error
+
+
+def short_key_of(by: By, arguments: Arguments, bound: inspect.BoundArguments) -> str | int:
+    """Return what a call belongs to, as a part of a key that has others. A long text is hashed.
+
+    Raises:
+        TypeError: as `key_of`.
+    """
+    key = key_of(by, arguments, bound)
+    try:
+        is_short = len(str(key).encode()) <= KEY_BYTES
+    except UnicodeEncodeError:  # a lone surrogate
+        is_short = False
+    return key if is_short else hashed(key)

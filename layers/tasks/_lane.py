@@ -1,15 +1,15 @@
-"""Lanes: the kinds of queues that tasks are enqueued into, by one verb."""
+"""Lanes: the kinds of queues that tasks are enqueued into, and messages: what is in them, as JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from fdbqueue import Position, Queue
+from fdbqueue import CodecError, Position, Queue
 from fdbqueue.lowlevel import Database, Named, Notes, Subspace, Transaction, locate, pack, rows, value_of, verb
 from fdbqueue.moves.outcomes import encode_result, read_record
 from fdbqueue.moves.outcomes import remove as remove_outcome
@@ -23,13 +23,82 @@ from ..results import Completion, Results
 from ..results.ends import end_outcome
 from ..sessions import Sessions
 from ..smart.scanning import SmartIndex
-from ._message import Message, MessageCodec
-from ._options import Rate, Unique
+from ._arguments import Rate, Unique
+
+NO_ARGUMENTS = msgspec.Raw(b"{}")
+NO_CALL = msgspec.Raw(b"null")
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One call of a task, as it is stored: ``{"task": "send_mail", "args": {"to": "Ann"}}``."""
+
+    task: str
+    """The task's name, or one of its aliases."""
+    args: msgspec.Raw = NO_ARGUMENTS
+    """Its arguments by name, as JSON. Programs in other languages may also give a list."""
+    then: tuple[Following, ...] = ()
+    """What follows it when it is done."""
+    problem: str = ""
+    """Why the item is no message. It is never stored."""
+
+    def __repr__(self) -> str:
+        return self.problem or f"Message({self.task!r}, {bytes(self.args).decode(errors='replace')})"
+
+
+class Following(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A call that is enqueued when the one before it is done."""
+
+    task: str
+    args: msgspec.Raw = NO_CALL
+    """Its arguments; `NO_CALL`: the result of the task before it is its only argument."""
+    then: tuple[Following, ...] = ()
+    terms: dict[str, Any] = {}
+    """Its delay, priority or time to live, if they are not the task's own."""
+
+
+class MessageCodec:
+    """JSON of messages. Its name is json: other programs, Spark and the command line enqueue JSON of the same form."""
+
+    name = "json"
+
+    def encode(self, value: object) -> bytes:
+        try:
+            return _encode(value if isinstance(value, Message) else _decoder.decode(msgspec.json.encode(value)))
+        except (TypeError, msgspec.MsgspecError) as error:
+            raise CodecError(f"A call of a task has 'task' and 'args'. {value!r} is none: {error}.") from error
+
+    def decode(self, data: bytes) -> Message:
+        """Return the message. An item that is none becomes a dead letter later, and blocks no other."""
+        try:
+            return _decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            return Message("", problem=f"{data[:200]!r} is no call of a task: {error}.")
+
+
+def message_of(value: object) -> Message:
+    """Return a leased value as a message, also of a queue with another codec."""
+    if isinstance(value, Message):
+        return value
+    try:
+        return MessageCodec().decode(value if isinstance(value, bytes) else msgspec.json.encode(value))
+    except TypeError as error:  # a blob
+        return Message("", problem=f"{value!r} is no call of a task: {error}.")
+
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Message)
+
 
 NAMES = (str, tuple, Subspace)
 """The types of what names a queue."""
 INDEX = "task"
 """The type of unique tasks in the index of relation keys. It is that of `SmartQueue`: an entry goes with its item."""
+
+
+Source: TypeAlias = "Leases | PriorityQueue | Sessions"
+"""What tasks are enqueued into."""
+Terms: TypeAlias = "dict[str, Any]"
+"""Arguments of an `enqueue`."""
 
 
 class UniqueKey(NamedTuple):
@@ -46,7 +115,7 @@ class Placed(NamedTuple):
     """Its item; the address of an item in a session."""
     is_new: bool
     """Whether it was enqueued. Otherwise an equal one was there."""
-    completion: Completion[Any] | None
+    completion: Completion | None
 
 
 class Lane(Named):
@@ -56,33 +125,29 @@ class Lane(Named):
         source: `Leases`, a `PriorityQueue`, or `Sessions`.
     """
 
-    def __init__(self, source: Any) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
-        self.sessions: Sessions[Any] | None = source if isinstance(source, Sessions) else None
-        leases: Leases[Any]
+        self.sessions = source if isinstance(source, Sessions) else None
         if isinstance(source, Leases):
-            leases = source
-        elif self.sessions is not None:
-            leases = self.sessions.line.leases
+            self.leases: Leases = source
         else:
-            leases = source.leases
-        self.leases = leases
-        self.queue: Queue[Any] = source.queue
-        self.holder: Any = self.sessions or leases
+            self.leases = source.line.leases if isinstance(source, Sessions) else source.leases
+        self.queue: Queue = source.queue
+        self.holder: Any = self.sessions or self.leases
         """What acks, and gives back."""
         self.has_messages = isinstance(self.queue.codec, MessageCodec)
 
     def __repr__(self) -> str:
         return f"Lane({self.source!r})"
 
-    def value(self, message: Message) -> Any:
+    def value(self, message: Message) -> object:
         """Return a message as a value of the queue."""
         if self.has_messages:
             return message
         data = MessageCodec().encode(message)
         return data if self.queue.codec.name == "bytes" else msgspec.json.decode(data)
 
-    def plain_queue(self) -> Queue[Any]:
+    def plain_queue(self) -> Queue:
         """Return the queue without an order: that of its sessions."""
         return Queue(self.queue.layout.space, codec=MessageCodec())
 
@@ -99,7 +164,7 @@ class Lane(Named):
         else:
             raise TypeError(f"{self.queue!r} has no priorities. Give the tasks some, as in Tasks('mail', levels=3).")
 
-    def terms(self, priority: int | None, **terms: Any) -> dict[str, Any]:
+    def terms(self, priority: int | None, **terms: object) -> Terms:
         """Return the arguments of the source's `enqueue`."""
         if priority is not None:
             terms["priority" if self.sessions is None else "level"] = priority
@@ -110,17 +175,17 @@ class Lane(Named):
         self,
         /,
         tr: Transaction | Database,
-        value: Any,
+        value: object,
         *,
         unique: UniqueKey | None = None,
         keep: float | None = None,
-        **terms: Any,
+        **terms: object,
     ) -> Placed:
         """Enqueue a call, unless an equal one is there."""
         return await self.queue.transact(tr, partial(self._enqueue, value, unique, keep, terms))
 
     async def _enqueue(
-        self, value: Any, unique: UniqueKey | None, keep: float | None, terms: Mapping[str, Any], tr: Transaction
+        self, value: object, unique: UniqueKey | None, keep: float | None, terms: Terms, tr: Transaction
     ) -> Placed:
         session = terms.get("session")
         if unique is not None and (found := await self._equal(tr, unique, session)) is not None:
@@ -133,16 +198,16 @@ class Lane(Named):
             position = await self._note_unique(tr, unique, position, terms)
         return Placed(position, True, completion)
 
-    def completion(self, position: Position) -> Completion[Any]:
+    def completion(self, position: Position) -> Completion:
         """Return the completion of an item; whether it has a record shows when it is read."""
         return Completion(self.leases, position)
 
-    def bucket(self, name: tuple[Any, ...], rate: Rate) -> TokenBucket:
+    def bucket(self, name: tuple[str | int, ...], rate: Rate) -> TokenBucket:
         """Return the bucket of a rate."""
-        terms: Any = {"count": rate.count, "seconds": rate.seconds, "burst": rate.burst}
-        return TokenBucket(self.queue, name, clock=self.leases.clock, **terms)
+        count, seconds, burst = rate.count, rate.seconds, rate.burst
+        return TokenBucket(self.queue, name, count=count, seconds=seconds, burst=burst, clock=self.leases.clock)
 
-    async def _equal(self, tr: Transaction, unique: UniqueKey, session: Any) -> Position | None:
+    async def _equal(self, tr: Transaction, unique: UniqueKey, session: object) -> Position | None:
         """Return an equal call. It conflicts with the enqueue and the end of one."""
         home = self.leases.layout
         if unique.terms.period is not None:
@@ -164,9 +229,7 @@ class Lane(Named):
             return (await entered_at(tr, self, layout, position, session)).name
         return None
 
-    async def _note_unique(
-        self, tr: Transaction, unique: UniqueKey, position: Position, terms: Mapping[str, Any]
-    ) -> Position:
+    async def _note_unique(self, tr: Transaction, unique: UniqueKey, position: Position, terms: Terms) -> Position:
         """Add an enqueued call to the index, which its end leaves; and note it for a period."""
         at = await entered_at(tr, self, self.queue.layout, position, terms.get("session"))
         part = SmartIndex(at.layout).part(INDEX, unique.key)
@@ -190,14 +253,14 @@ def _noted_at(key: str) -> Position:
     return Position(1, key.encode())
 
 
-def lane_of(given: Any, *, levels: int | None, clock: Callable[[], float]) -> Lane:
+def lane_of(given: object, *, levels: int | None, clock: Callable[[], float]) -> Lane:
     """Return the lane of a queue's name, or of leases, a priority queue or sessions.
 
     Raises:
         TypeError: it is something else.
     """
     if isinstance(given, NAMES):
-        queue: Queue[Any] = Queue(given, codec=MessageCodec())
+        queue: Queue = Queue(given, codec=MessageCodec())
         return Lane(Leases(queue, clock=clock) if levels is None else PriorityQueue(queue, levels=levels, clock=clock))
     if isinstance(given, Leases | PriorityQueue | Sessions):
         if (name := given.queue.codec.name) not in ("json", "bytes"):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import logging
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -21,14 +21,14 @@ from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
 from ..common.token_bucket import Empty, take_all
 from ..leases import Done, FollowUp, Lease
-from ._arguments import DoesNotFit
-from ._lane import Lane
-from ._message import NO_CALL, Following, Message, message_of
-from ._options import short_key_of
+from ._arguments import DoesNotFit, Given, short_key_of
+from ._lane import NO_CALL, Following, Lane, Message, message_of
 from ._task import BaseTask, Call, CallTerms
 
 if TYPE_CHECKING:
     from ._tasks import Tasks
+
+R = TypeVar("R")
 
 log = logging.getLogger("fdbqueue.layers.tasks")
 current: ContextVar[Running | None] = ContextVar("fdbqueue task", default=None)
@@ -38,10 +38,10 @@ current: ContextVar[Running | None] = ContextVar("fdbqueue task", default=None)
 class Running:
     """The call that a task is working on. `Tasks.current` returns it."""
 
-    task: BaseTask[..., Any]
+    task: BaseTask
     db: Database
     """The database of the worker."""
-    lease: Lease[Any]
+    lease: Lease
     message: Message
     lane: Lane
     acked: bool = False
@@ -62,11 +62,11 @@ class Running:
         """The time for which a schedule has enqueued it, in ISO 8601; "" if none has."""
         return str(self.lease.headers.get("tick", ""))
 
-    def leaves_something(self, result: Any) -> bool:
+    def leaves_something(self, result: object) -> bool:
         """Return whether its ack stores a result or enqueues something. Otherwise many acks share a transaction."""
         return self.lease.wants_result or bool(self.message.then) or isinstance(result, Done)
 
-    def done(self, returned: Any) -> Done:
+    def done(self, returned: object) -> Done:
         """Return what the ack stores and enqueues. The task returned its result, or a `Done` with that."""
         given = Done.of(returned)
         then = [self._follow_up(one, given.result) for one in self.message.then]
@@ -75,7 +75,7 @@ class Running:
         done.check()  # before the call is told to be done
         return done
 
-    def _follow_up(self, one: Following, result: Any) -> FollowUp:
+    def _follow_up(self, one: Following, result: object) -> FollowUp:
         task = self.task.app.find(one.task)
         terms = CallTerms(then=(), **one.terms)
         if bytes(one.args) == bytes(NO_CALL):
@@ -87,11 +87,13 @@ class Running:
         value = task.lane.value(Message(task.name, msgspec.Raw(call.data), one.then))
         return FollowUp(task.lane, value, **call.all_terms())
 
-    async def ended(self, tr: Transaction, body: Callable[[Transaction], Any]) -> Any:
+    async def ended(self, tr: Transaction, body: Callable[[Transaction], R | Awaitable[R]]) -> R:
         """Run the last transaction of the call: the body's writes, and the ack."""
-        result = body(tr)
-        if inspect.iscoroutine(result):
-            result = await in_event_loop(lambda: result, name="app.transaction")
+        returned = body(tr)
+        if inspect.iscoroutine(returned):
+            result: R = await in_event_loop(lambda: returned, name="app.transaction")
+        else:
+            result = cast(R, returned)
         await self.lane.holder.ack.steps(tr, self.lease, result=self.done(result))
         return result
 
@@ -106,10 +108,10 @@ class Handler:
         self._threads = threads
         self._returned: dict[tuple[bytes, Position], tuple[Running, float]] = {}
         """The calls whose acks are on their way, and how long each took."""
-        self._next: dict[Any, float] = {}
+        self._next: dict[tuple[str | int, ...], float] = {}
         """For each bucket that was empty: until when calls wait that were put off before."""
 
-    async def __call__(self, lease: Lease[Any]) -> Any:
+    async def __call__(self, lease: Lease) -> object:
         """Run the task of an item. Whatever goes wrong fails the attempt, by the task's own policy."""
         message = message_of(lease.value)
         if message.problem:
@@ -119,7 +121,7 @@ class Handler:
             task = self._app.find(message.task)
             for one in message.then:
                 self._check_following(one)  # before it has any effect
-            args, kwargs = task.arguments.decode(bytes(message.args))
+            given = task.arguments.decode(bytes(message.args))
         except (DoesNotFit, LookupError, TypeError) as error:
             retries, backoff = self._app.options_for(message.task)
             told = str(error.args[0])
@@ -131,10 +133,10 @@ class Handler:
         if lease.attempt > options.retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
         if options.rates:
-            await self._wait_for_rates(task, args, kwargs)
+            await self._wait_for_rates(task, given)
         running = Running(task, self._db, lease, message, self._lane)
         try:
-            result = await self._run(running, args, kwargs)
+            result = await self._run(running, given)
             done = ACKED if running.acked else running.done(result) if running.leaves_something(result) else None
         except (Snooze, GiveUp, RetryIn):
             raise
@@ -160,7 +162,7 @@ class Handler:
         fields = {"task": running.task.name, "item": running.id, "attempt": running.attempt, "seconds": seconds}
         log.info("%s %s, attempt %d, %.3f s: done", *fields.values(), extra=fields)
 
-    def consequence(self, lease: Lease[Any], error: BaseException) -> Exception:
+    def consequence(self, lease: Lease, error: BaseException) -> Exception:
         """Return what follows a failed attempt, by the policy of its task.
 
         The consumer asks for it too: a result may be too large to be stored, or the error passed this handler.
@@ -175,27 +177,27 @@ class Handler:
         failed.__cause__, failed.task = error, name  # the consumer logs each failure, once
         return failed
 
-    async def _run(self, running: Running, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        task, timeout = running.task, running.task.options.timeout
+    async def _run(self, running: Running, given: Given) -> object:
+        task, timeout, (args, kwargs) = running.task, running.task.options.timeout, given
         if not task.is_async:
             await self._threads.thread()  # its time begins when there is one
         token = current.set(running)
         try:
             if task.is_async:
-                calling: Coroutine[Any, Any, Any] = task.function(*args, **kwargs)
+                calling: Awaitable[object] = task.function(*args, **kwargs)
             else:
                 calling = self._threads.call(partial(task.function, *args, **kwargs))
             return await (calling if timeout is None else within(timeout, calling))
         finally:
             current.reset(token)
 
-    async def _wait_for_rates(self, task: BaseTask[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    async def _wait_for_rates(self, task: BaseTask, given: Given) -> None:
         """Take a token of each rate of the task, or none at all.
 
         Raises:
             Snooze: there is none. It comes back when there is one for it, behind those that were put off before.
         """
-        rates = task.options.rates
+        rates, (args, kwargs) = task.options.rates, given
         bound = task.arguments.signature.bind(*args, **kwargs)
         keys = ["" if one.by is None else short_key_of(one.by, task.arguments, bound) for one in rates]
         names = [(task.name, number, key) for number, key in enumerate(keys)]

@@ -1,13 +1,14 @@
-"""`Task`: a function with its options, and `Call`: a task with arguments."""
+"""`Task`: a function with its options; `Call`: a task with arguments; `CallGroup`: calls that are enqueued together."""
 
 from __future__ import annotations
 
 import functools
 import inspect
 import secrets
-from collections.abc import Callable, Coroutine, Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, cast
 
 import msgspec
 
@@ -23,17 +24,25 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+from ..groups import Group, Groups, GroupStats
+from ..leases import FollowUp
 from ..results import Completion, Outcome
-from ._arguments import Arguments
-from ._lane import Lane, Placed, UniqueKey
-from ._message import NO_CALL, Following, Message
-from ._options import TaskOptions, check_parameter, key_of, short_key_of
+from ._arguments import Arguments, TaskOptions, check_parameter, key_of, short_key_of
+from ._lane import NO_CALL, Following, Lane, Message, Placed, Terms, UniqueKey
 
 if TYPE_CHECKING:
+    from typing_extensions import ParamSpec, TypeVar
+
     from ._tasks import Tasks
 
-P = ParamSpec("P")
-R = TypeVar("R", covariant=True)
+    P = ParamSpec("P", default=...)
+    R = TypeVar("R", covariant=True, default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P = ParamSpec("P")
+    R = TypeVar("R", covariant=True)
+
 
 LIMITED = b"limited"
 """The first part of the name of a session that is made for limits. Those of users begin with a text or a number."""
@@ -48,8 +57,8 @@ class CallTerms:
     priority: int | None = None
     ttl: float | None = None
     keep_result: float | None = None
-    then: tuple[Call[Any] | BaseTask[..., Any], ...] = ()
-    headers: dict[str, Any] | None = field(default=None, hash=False)
+    then: tuple[Call | BaseTask, ...] = ()
+    headers: dict[str, str] | None = field(default=None, hash=False)
 
 
 class BaseTask(Named, Generic[P, R]):
@@ -141,7 +150,7 @@ class BaseTask(Named, Generic[P, R]):
             self.lane.check_priority(priority)
         return self._with(replace(self._terms, **changes))
 
-    def then(self, *following: Call[Any] | BaseTask[..., Any]) -> BaseTask[P, R]:
+    def then(self, *following: Call | BaseTask) -> BaseTask[P, R]:
         """Return the same task, with what follows each of its calls; as `Call.then`."""
         return self._with(replace(self._terms, then=(*self._terms.then, *followers(self.app, following))))
 
@@ -151,7 +160,7 @@ class BaseTask(Named, Generic[P, R]):
         return task
 
     @verb
-    async def enqueue_many(self, tr: Transaction | Database, values: Iterable[Call[Any]]) -> BulkReport:
+    async def enqueue_many(self, tr: Transaction | Database, values: Iterable[Call]) -> BulkReport:
         """Enqueue many calls of this task, in their order: ``send.enqueue_many(db, (send.call(name) for name in …))``.
 
         Given a database, it uses transactions of about 1 MB, one after the other, each exactly once. No handles are
@@ -166,7 +175,7 @@ class BaseTask(Named, Generic[P, R]):
             raise TypeError(f"{self!r} is unique, which is decided call by call. Use enqueue for each call.")
         if not isinstance(cast(object, values), Iterable):
             raise TypeError(f"enqueue_many takes calls of its own task, as {self.name}.call(…), not {values!r}.")
-        routes: dict[int, Any] = {}
+        routes: dict[int, object] = {}
         terms = self.call_terms(self._terms, None)
         if self.lane.sessions is not None:
             terms["session"] = lambda value: routes.pop(id(value))  # each is asked for right after it was made
@@ -174,7 +183,7 @@ class BaseTask(Named, Generic[P, R]):
         report: BulkReport = await self.lane.source.enqueue_many.steps(tr, made, **terms)
         return report
 
-    def _values(self, calls: Iterable[Call[Any]], routes: dict[int, Any]) -> Iterable[Any]:
+    def _values(self, calls: Iterable[Call], routes: dict[int, object]) -> Iterable[object]:
         for call in calls:
             if not isinstance(cast(object, call), Call) or call.task.function is not self.function:
                 raise TypeError(f"enqueue_many takes calls of its own task, as {self.name}.call(…), not {call!r}.")
@@ -197,7 +206,7 @@ class BaseTask(Named, Generic[P, R]):
         """
         return Handle(self, Position.parse(text), db, is_new=False, completion=None)
 
-    def call_terms(self, terms: CallTerms, session: Any) -> dict[str, Any]:
+    def call_terms(self, terms: CallTerms, session: object) -> Terms:
         """Return the arguments of the queue's `enqueue`. For the layer."""
         if not isinstance(terms, CallTerms):
             raise TypeError(f"The terms of a call are CallTerms, which a Call has, not {terms!r}.")
@@ -211,7 +220,7 @@ class BaseTask(Named, Generic[P, R]):
             session=session,
         )
 
-    def session_of(self, call: Call[Any]) -> Any:
+    def session_of(self, call: Call) -> object:
         """Return the session of a call: that of its option, or one made for its limits. None: it has none."""
         options = self.options
         if options.session is not None:
@@ -232,16 +241,14 @@ class Task(BaseTask[P, R]):
     """A task of a plain function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        result: R = self.function(*args, **kwargs)
-        return result
+        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class AsyncTask(BaseTask[P, R]):
     """A task of a coroutine function."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
-        result: Coroutine[Any, Any, R] = self.function(*args, **kwargs)
-        return result
+        return self.function(*args, **kwargs)  # type: ignore[no-any-return]
 
 
 class Handle(Named, Generic[R]):
@@ -250,7 +257,13 @@ class Handle(Named, Generic[R]):
     __slots__ = ("_completion", "_db", "is_new", "position", "task")
 
     def __init__(
-        self, task: BaseTask[..., R], position: Position, db: Any, *, is_new: bool, completion: Completion[Any] | None
+        self,
+        task: BaseTask[..., R],
+        position: Position,
+        db: Database | None,
+        *,
+        is_new: bool,
+        completion: Completion | None,
     ) -> None:
         self.task = task
         self.position = position
@@ -293,7 +306,7 @@ class Handle(Named, Generic[R]):
         return self.result.aio().__await__()
 
     @verb
-    async def outcome(self, tr: Transaction | Database) -> Outcome[Any] | None:
+    async def outcome(self, tr: Transaction | Database) -> Outcome | None:
         """Return how the call ended, without waiting; None if it has not ended yet.
 
         Raises:
@@ -321,7 +334,7 @@ class Call(Named, Generic[R]):
     def __repr__(self) -> str:
         return f"Call({self.task.name}, {self.data.decode()})"
 
-    def then(self, *following: Call[Any] | BaseTask[..., Any]) -> Call[R]:
+    def then(self, *following: Call | BaseTask) -> Call[R]:
         """Return this call, with what is enqueued in the transaction that acks it.
 
         A call has its own arguments. A task gets the result as its only argument. What follows has its own `then`.
@@ -346,10 +359,10 @@ class Call(Named, Generic[R]):
         placed = await self.placed(tr)
         if self.task.app.is_eager(tr):
             await self.task.app.run_due.steps(cast(Database, tr))
-        db = tr if is_database(tr) else getattr(tr, "db", None)
+        db: Database | None = tr if is_database(tr) else getattr(tr, "db", None)  # type: ignore[assignment]
         return Handle(self.task, placed.position, db, is_new=placed.is_new, completion=placed.completion)
 
-    def all_terms(self) -> dict[str, Any]:
+    def all_terms(self) -> Terms:
         """Return the arguments of the lane's `enqueue`. For the layer."""
         options, terms = self.task.options, self.terms
         keep = options.keep_result if terms.keep_result is None else terms.keep_result
@@ -374,13 +387,13 @@ class Call(Named, Generic[R]):
         """Enqueue it, and return where it is. For the layer."""
         return self.task.lane.enqueue.steps(tr, self.value(), **self.all_terms())
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """Return what is stored. For the layer."""
         then = tuple(map(following_of, self.terms.then))
         return self.task.lane.value(Message(self.task.name, msgspec.Raw(self.data), then))
 
 
-def following_of(one: Call[Any] | BaseTask[..., Any]) -> Following:
+def following_of(one: Call | BaseTask) -> Following:
     """Return a call or a task as what follows a call.
 
     Raises:
@@ -395,7 +408,7 @@ def following_of(one: Call[Any] | BaseTask[..., Any]) -> Following:
     return Following(task.name, args, tuple(map(following_of, terms.then)), given)
 
 
-def followers(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
+def followers(app: Tasks, following: tuple[Call | BaseTask, ...]) -> tuple[Call | BaseTask, ...]:
     """Refuse what can't follow a call, and tasks that can't get its result.
 
     Raises:
@@ -407,7 +420,7 @@ def followers(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
     return following
 
 
-def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
+def checked(app: Tasks, following: tuple[Call | BaseTask, ...]) -> tuple[Call | BaseTask, ...]:
     """Refuse what can't follow a call.
 
     Raises:
@@ -415,7 +428,101 @@ def checked(app: Tasks, following: tuple[Any, ...]) -> tuple[Any, ...]:
     """
     for one in following:
         task = one.task if isinstance(one, Call) else one
-        if not isinstance(task, BaseTask) or task.app is not app:
+        if not isinstance(cast(object, task), BaseTask) or task.app is not app:
             raise TypeError(f"A call or a task of {app!r} can follow, as then(log) or then(log.call(…)), not {one!r}.")
         following_of(one)
     return following
+
+
+AT_ONCE = 100
+"""How many calls one transaction enqueues, if they are given a database."""
+
+
+class CallGroup(Named):
+    """Calls to enqueue together. `Tasks.group` makes it.
+
+    Args:
+        app: the tasks.
+        calls: the calls, of tasks in one queue.
+        following: calls that are enqueued when all have ended.
+    """
+
+    def __init__(self, app: Tasks, calls: Sequence[Call], following: Sequence[Call] = ()) -> None:
+        if not isinstance(cast(object, calls), list | tuple):
+            raise TypeError(f"A group has a list of calls, as app.group([send.call('Ann')]), not {calls!r}.")
+        self._app = app
+        self._calls = list(calls)
+        self._following = following
+        for call in (*self._calls, *following):
+            if not isinstance(cast(object, call), Call) or call.task.app is not app:
+                raise TypeError(f"A group has calls of {app!r}, as app.group([send.call('Ann')]), not {call!r}.")
+            if call.task.options.unique is not None:
+                raise TypeError(f"{call.task!r} is unique, and an equal call may be there: enqueue it alone.")
+        if not self._calls:
+            raise TypeError("A group has at least one call, as app.group([send.call('Ann')]), not an empty list.")
+        lanes = {id(call.task.lane): call.task.lane for call in self._calls}
+        if len(lanes) != 1:
+            raise TypeError(f"A group has calls, all of them in one queue, not in {len(lanes)}: {[*lanes.values()]}.")
+        self._lane = next(iter(lanes.values()))
+
+    def __repr__(self) -> str:
+        return f"CallGroup({len(self._calls)} calls of {self._app!r})"
+
+    def then(self, *following: Call | BaseTask) -> CallGroup:
+        """Return this group, with what is enqueued when all of its calls have ended. A task gets no arguments."""
+        calls = [one if isinstance(one, Call) else one.call() for one in checked(self._app, following)]
+        return CallGroup(self._app, self._calls, [*self._following, *calls])
+
+    @verb
+    async def enqueue(self, tr: Transaction | Database, name: str = "") -> EnqueuedGroup:
+        """Enqueue all calls, and return the group.
+
+        Args:
+            tr: a transaction, or a database. Given a database, it uses transactions of 100 calls.
+            name: the group's name; "": a random one.
+
+        Raises:
+            GroupError: there is a group of this name already. ItemTooLarge: too many calls follow.
+
+        *Conflicts:* and *Cost:* as `Groups.open`, and as `Groups.enqueue` for each call.
+        """
+        groups, name = Groups(self._lane), name or secrets.token_hex(8)
+        then = [FollowUp(one.task.lane, one.value(), **one.all_terms()) for one in self._following]
+        handles: list[Handle] = []
+        db: Database | None = tr if is_database(tr) else getattr(tr, "db", None)  # type: ignore[assignment]
+        group = await groups.open.steps(tr, name, then=then)
+        for start in range(0, len(self._calls), AT_ONCE):
+            some = self._calls[start : start + AT_ONCE]
+            handles += await self._lane.queue.transact(tr, partial(self._some, groups, group, some, db))
+        await group.close.steps(tr)
+        return EnqueuedGroup(group, handles)
+
+    async def _some(
+        self, groups: Groups, group: Group, calls: list[Call], db: Database | None, tr: Transaction
+    ) -> list[Handle]:
+        handles = []
+        for call in calls:
+            placed = await groups.enqueue.steps(tr, call.value(), group=group, **call.all_terms())
+            handles.append(Handle(call.task, placed.position, db, is_new=True, completion=placed.completion))
+        return handles
+
+
+class EnqueuedGroup(Named):
+    """A group of calls that was enqueued: wait for all of them, or await it."""
+
+    def __init__(self, group: Group, handles: list[Handle]) -> None:
+        self.group = group
+        """The group, with `stats` and `cancel`."""
+        self.handles = handles
+        """The handles of its calls, in their order."""
+
+    def __repr__(self) -> str:
+        return f"EnqueuedGroup({self.group.name!r}, {len(self.handles)} calls)"
+
+    @verb
+    async def wait(self, timeout: float | None = None) -> GroupStats:
+        """Wait until all calls have ended; as `Group.wait`."""
+        return await self.group.wait.steps(timeout)
+
+    def __await__(self) -> Generator[Any, Any, GroupStats]:
+        return self.wait.aio().__await__()

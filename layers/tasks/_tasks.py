@@ -12,22 +12,21 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Transaction, is_database, verb
+from fdbqueue.stored.layout import Name
 from fdbqueue.stored.names import queue_text
 
 from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential
 from ..schedules import CatchUp, Plan, Schedules, check_schedule_name, rule_of
 from ..sessions import Gate, Sessions
-from ._arguments import Arguments
-from ._group import CallGroup
-from ._lane import NAMES, Lane, lane_of
-from ._options import By, Concurrency, Rate, TaskOptions, Unique, check_whole
+from ._arguments import Arguments, By, Concurrency, Rate, TaskOptions, Unique, check_whole
+from ._lane import NAMES, Lane, Source, lane_of
 from ._running import Running, current
-from ._task import LIMITED, AsyncTask, BaseTask, Call, Task
+from ._task import LIMITED, AsyncTask, BaseTask, Call, CallGroup, Task
 
 P = ParamSpec("P")
 R = TypeVar("R")
-T = TypeVar("T", bound="BaseTask[..., Any] | Call[Any]")
+T = TypeVar("T", bound="BaseTask | Call")
 
 
 class UnknownTask(LookupError):
@@ -80,7 +79,7 @@ class Tasks(Named):
 
     def __init__(
         self,
-        queue: Any,
+        queue: Name | Source,
         *,
         levels: int | None = None,
         retries: int = 3,
@@ -107,7 +106,7 @@ class Tasks(Named):
         self.queue = self.lane.queue
         """The queue of tasks that name no other. It has the records of the schedules, too."""
         self.eager = eager
-        self.tasks: dict[str, BaseTask[..., Any]] = {}
+        self.tasks: dict[str, BaseTask] = {}
         """The tasks by their names and aliases."""
         self.plans: list[Plan] = []
         """The schedules in the code."""
@@ -130,7 +129,7 @@ class Tasks(Named):
         *,
         name: str | None = None,
         aliases: Sequence[str] = (),
-        queue: Any = None,
+        queue: Name | Source | None = None,
         retries: int | None = None,
         backoff: Backoff | None = None,
         timeout: float | None = None,
@@ -168,35 +167,38 @@ class Tasks(Named):
         made = partial(self._made, names=sys._getframe(1).f_locals, given=options)
         return made if function is None else made(function)
 
-    def _made(
-        self, function: Callable[..., Any], *, names: dict[str, Any], given: dict[str, Any]
-    ) -> BaseTask[..., Any]:
+    def _made(self, function: Callable[..., Any], *, names: dict[str, object], given: dict[str, Any]) -> BaseTask:
         if not inspect.isfunction(function):
             raise TypeError(f"A task is made of a function or a coroutine function, not of {function!r}.")
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise TypeError(f"{function.__name__} is a generator: nothing of it would run. Return a list.")
-        own = {"name": function.__name__, "queue": self._queue, "retries": self._retries, "backoff": self._backoff}
+        own: dict[str, Any] = {
+            "name": function.__name__,
+            "queue": self._queue,
+            "retries": self._retries,
+            "backoff": self._backoff,
+        }
         options = TaskOptions(**(own | {name: value for name, value in given.items() if value is not None}))
         arguments = Arguments(options.name, function, names)
         lane = self._lane_for(options, options.queue)
         if options.priority is not None:
             lane.check_priority(options.priority)
-        kind: Any = AsyncTask if inspect.iscoroutinefunction(function) else Task
-        task: BaseTask[..., Any] = kind(self, function, options, lane, arguments)
+        kind: type[BaseTask] = AsyncTask if inspect.iscoroutinefunction(function) else Task
+        task = kind(self, function, options, lane, arguments)
         for name in (options.name, *options.aliases):
             if name in self.tasks:
                 raise ValueError(f"{self!r} has a task {name!r} already: {self.tasks[name]!r}. Give another name=.")
         self.tasks |= dict.fromkeys((options.name, *options.aliases), task)
         return task
 
-    def _lane(self, queue: Any) -> Lane:
+    def _lane(self, queue: object) -> Lane:
         made = lane_of(queue, levels=self._levels, clock=self._clock)
         lane = self._lanes.setdefault(made.queue.layout.prefix, made)
         if lane is not made and lane.source is not queue and not isinstance(queue, NAMES):
             raise TypeError(f"{self!r} has the queue of {queue!r} already, as {lane.source!r}. Name it, or give that.")
         return lane
 
-    def _lane_for(self, options: TaskOptions, queue: Any) -> Lane:
+    def _lane_for(self, options: TaskOptions, queue: object) -> Lane:
         """Return where a task's calls are enqueued: in sessions if it has some, or limits that need gates.
 
         Raises:
@@ -266,7 +268,7 @@ class Tasks(Named):
 
         return decorate
 
-    def group(self, calls: Sequence[Call[Any]]) -> CallGroup:
+    def group(self, calls: Sequence[Call]) -> CallGroup:
         """Return calls that are enqueued together, to wait for all of them, or to let one call follow them.
 
         Raises:
@@ -329,7 +331,7 @@ class Tasks(Named):
         running.acked = True
         return result
 
-    def find(self, name: str) -> BaseTask[..., Any]:
+    def find(self, name: str) -> BaseTask:
         """Return a task by its name or alias.
 
         Raises:
@@ -367,7 +369,7 @@ class Tasks(Named):
         return [lane for lane in lanes if queue_text(lane.queue.layout.prefix) in queues]
 
 
-def _gates(session: Any) -> list[Gate]:
+def _gates(session: object) -> list[Gate]:
     """Return the gates of a session that is made for limits; its name has them. Others have none."""
     if not isinstance(session, tuple) or session[0] != LIMITED:
         return []

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import inspect
 import time
-from collections.abc import Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import fields
 from functools import partial
 from typing import Any
@@ -21,8 +21,8 @@ from ..common.entrance import Beside, at_signals, in_event_loop
 from ..common.handlers import ThreadPool
 from ..consumer import Consumer, ConsumerReport
 from ..consumer.health import Health, Probe
+from ._arguments import check_whole
 from ._lane import Lane
-from ._options import check_whole
 from ._running import Handler
 from ._tasks import Tasks
 
@@ -83,8 +83,8 @@ class Worker(Named):
             )
         for lane in self.lanes:
             Consumer(lane.source, lambda lease: None, **self._options)  # it refuses bad arguments now
-        self._consumers: list[Consumer[Any]] = []
-        self._tasks: list[asyncio.Task[Any]] = []
+        self._consumers: list[Consumer] = []
+        self._tasks: list[asyncio.Task[object]] = []
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = False
         self._stopping = asyncio.Event()
@@ -119,7 +119,7 @@ class Worker(Named):
         self._stopped = True
         self._call(self._stop_this_run)
 
-    def _call(self, function: Any) -> None:
+    def _call(self, function: Callable[[], None]) -> None:
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has just ended
                 self._loop.call_soon_threadsafe(function)
@@ -134,7 +134,7 @@ class Worker(Named):
             task.cancel()
 
     def _begun(self, db: Database, name: str, *, until_empty: bool) -> Steps[ConsumerReport]:
-        def signals() -> Any:
+        def signals() -> AbstractContextManager[object]:
             return (
                 at_signals(self.stop, partial(self._call, self._hurry)) if self._signals else contextlib.nullcontext()
             )
@@ -176,7 +176,7 @@ class Worker(Named):
             self._stop_this_run()
         if until_empty and self.app.plans:
             await self.app.schedules.fire.aio(db, self.app.plans)
-        verbs: list[Coroutine[Any, Any, Any]] = [
+        verbs: list[Coroutine[Any, Any, object]] = [
             one.drain.aio(db) if until_empty else one.run.aio(db) for one in self._consumers
         ]
         if not until_empty and self.app.plans:
@@ -198,7 +198,7 @@ class Worker(Named):
         if cancelled is not None:
             raise cancelled
 
-    def _consumer(self, db: Database, lane: Lane, threads: ThreadPool) -> Consumer[Any]:
+    def _consumer(self, db: Database, lane: Lane, threads: ThreadPool) -> Consumer:
         return Consumer(lane.source, Handler(self.app, db, lane, threads), **self._options)
 
     async def _tick_until_stopped(self, db: Database) -> None:
@@ -209,7 +209,7 @@ class Worker(Named):
                 await asyncio.wait_for(self._stopping.wait(), seconds)
 
 
-async def _first(tasks: list[asyncio.Task[Any]], when: Any) -> asyncio.CancelledError | None:
+async def _first(tasks: list[asyncio.Task[object]], when: str) -> asyncio.CancelledError | None:
     """Wait for the tasks. Return the cancellation of this wait, if it came."""
     try:
         await asyncio.wait(tasks, return_when=when)

@@ -323,7 +323,6 @@ DECODES = {
     "layers/subscriptions/waiters.py": HINT,
     "layers/tasks/_arguments.py": "reads the payloads of users' items",
     "layers/tasks/_lane.py": "reads the payloads of users' items, and results",
-    "layers/tasks/_message.py": "reads the payloads of users' items",
 }
 """Files that may decode stored bytes without `fdbqueue.stored.own_values.decoded`, and why."""
 

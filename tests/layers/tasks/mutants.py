@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "a time that the clock repeats is a tick of its second hour",
-        "layers/schedules/ticks.py",
+        "layers/schedules/_schedules.py",
         (("if tick > at_us), NEVER_US)", "if tick), NEVER_US)"),),
         tests=("tasks/test_ticks",),
     ),
