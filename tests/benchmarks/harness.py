@@ -106,7 +106,7 @@ def sweep(
     *,
     more: Callable[[Sequence[Figures]], Sequence[tuple[str, Sequence[str]]]] | None = None,
 ) -> list[Figures]:
-    """Let `entrants` take turns at each of `points`, print their table, and return what it has.
+    """Let `entrants` take turns at each of `points`, and return all figures. The chart has all, the table the ends.
 
     Args:
         question: what is asked.
@@ -121,10 +121,18 @@ def sweep(
             for entrant in entrants:
                 samples.setdefault((entrant.name, point), []).append(entrant.run(point))
     found = [figures(entrant.name, samples[entrant.name, point], at=point) for entrant in entrants for point in points]
+    columns, shown = more(found) if more else (), _ends(points)
     say(f"\n### {question}\n")
     page.chart(question, found, axis)
-    _table(found, axis, more=more(found) if more else ())
+    rows = [(row, *(cells[at] for _, cells in columns)) for at, row in enumerate(found) if row.at in shown]
+    names = [name for name, _ in columns]
+    _table([row[0] for row in rows], axis, more=[(name, [row[at] for row in rows]) for at, name in enumerate(names, 1)])
     return found
+
+
+def _ends(points: Sequence[int]) -> set[int]:
+    """Return the first and the last point, and the middle one of an odd number."""
+    return {points[0], points[-1], *([points[len(points) // 2]] if len(points) % 2 else [])}
 
 
 def _table(
