@@ -15,7 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.errors import JobError
 from fdbqueue.spark import sink_batches
 from fdbqueue.spark.appenders import Appender
-from fdbqueue.spark.attempts import JobAttempt, PartitionReport
+from fdbqueue.spark.attempts import COMMITS_IN_FLIGHT, JobAttempt, PartitionReport
 from fdbqueue.spark.options import SINK, parse
 from fdbqueue.spark.sink_batches import (
     SinkBatch,
@@ -56,6 +56,7 @@ class Run:
     name: str
     query: str = "q"
     at_once: bool = True
+    in_flight: int = COMMITS_IN_FLIGHT
 
     @property
     def keys(self) -> SinkKeys:
@@ -70,7 +71,8 @@ class Run:
         if record is None:
             return None
         log = batch_log(db, self.batch(batch), partition, record)
-        return JobAttempt(db, log, Appender(self.layout), partition=partition, batch_rows=3)
+        appender = Appender(self.layout)
+        return JobAttempt(db, log, appender, partition=partition, batch_rows=3, in_flight=self.in_flight)
 
     def task(self, db: Any, batch: int, partition: int, values: Sequence[bytes]) -> Message:
         """Do what a task does with `values` as its input."""
@@ -143,7 +145,7 @@ def test_a_repeated_batch_leaves_out_what_is_in_whatever_its_partitions(
 
 
 def test_a_task_that_is_tried_again_in_its_run_writes_the_rest(db: Any, queue: Queue[bytes]) -> None:
-    run = Run(queue.layout, "r")
+    run = Run(queue.layout, "r", in_flight=1)
     with dying():
         run.task(FaultyDatabase.failing_at(db, {3}, ("after", Killed())), 0, 0, VALUES)
     assert 0 < len(contents(db, queue)) < len(VALUES)
