@@ -11,6 +11,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
 
 from tests.benchmarks import page
 from tests.benchmarks.machine import described
@@ -124,9 +125,10 @@ def sweep(
     columns, shown = more(found) if more else (), _ends(points)
     say(f"\n### {question}\n")
     page.chart(question, found, axis)
-    rows = [(row, *(cells[at] for _, cells in columns)) for at, row in enumerate(found) if row.at in shown]
-    names = [name for name, _ in columns]
-    _table([row[0] for row in rows], axis, more=[(name, [row[at] for row in rows]) for at, name in enumerate(names, 1)])
+    at_ends = [row.at in shown for row in found]
+    _table(
+        list(compress(found, at_ends)), axis, more=[(name, list(compress(cells, at_ends))) for name, cells in columns]
+    )
     return found
 
 
