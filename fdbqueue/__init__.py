@@ -26,8 +26,7 @@ import fdbqueue.base.starting  # noqa: F401  # first: the rest takes a tenth of 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.base.position import Position
-from fdbqueue.base.report import BulkReport
+from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, transactional
 from fdbqueue.engine import open as open  # not in __all__: a star import must not hide Python's own
 from fdbqueue.errors import (

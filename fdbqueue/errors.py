@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fdbqueue.base.position import Position
-from fdbqueue.base.report import BulkReport
+from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.engine.errors import ClusterError as ClusterError
 from fdbqueue.engine.errors import FdbQueueError as FdbQueueError
 from fdbqueue.engine.errors import StorageError as StorageError

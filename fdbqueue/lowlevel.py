@@ -25,7 +25,7 @@ from fdbqueue.errors import FormatError
 from fdbqueue.moves.admission import register
 from fdbqueue.moves.moves import Moves
 from fdbqueue.reads.browse import Browser, Pages, pages
-from fdbqueue.reads.registry import CheckPart, ItemCheck, PagePart, Section, add_to_check, add_to_page
+from fdbqueue.reads.queue_rows import CheckPart, ItemCheck, PagePart, Section, add_to_check, add_to_page
 from fdbqueue.stored.codecs import CODEC_ERRORS, UNREADABLE, V
 from fdbqueue.stored.counters import count, read_counts, read_stats
 from fdbqueue.stored.items import (

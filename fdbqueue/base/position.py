@@ -88,3 +88,28 @@ def check_position(position: Position) -> None:
             raise ValueError(f"The {name} of a position is 0 or more, and below 2^{NUMBER_BITS}, not {told}. {remedy}")
     if not isinstance(cast(object, position.random), bytes):
         raise TypeError(f"The random part of a position is bytes, not {position.random!r}. {remedy}")
+
+
+# The report of a bulk enqueue.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BulkReport(Shown):
+    """The result of a bulk enqueue."""
+
+    items: int
+    """Values that are in the queue now."""
+    size_bytes: int
+    """Bytes of their payloads, encoded."""
+    first: Position | None
+    """The position of the first one; None if there are none."""
+    last: Position | None
+    """The position of the last one."""
+    transactions: int = 0
+    """Commits that took effect; 0 in a caller's transaction."""
+    conflicts: int = 0
+    """Commits that failed with 1020 and were repeated."""
+    retries: int = 0
+    """Commits that failed and were repeated, conflicts included."""
+    seconds: float = 0.0
+    """The time from the first value to the last commit."""

@@ -41,7 +41,7 @@ from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, FdbQueueError, ItemTooLarge, NestedQueue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.times import not_negative, positive, visible_at
-from fdbqueue.moves.quotas import note_interrupt
+from fdbqueue.moves.admission import note_interrupt
 from fdbqueue.stored.items import Blob, envelope
 
 JsonRecord: TypeAlias = dict[str, Any]

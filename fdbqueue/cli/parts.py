@@ -36,7 +36,7 @@ from fdbqueue.layers.groups import Group, Groups, GroupStats
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.schedules import Schedule, Schedules
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
-from fdbqueue.moves.groups import group_keys, group_record
+from fdbqueue.moves.ends import group_keys, group_record
 from fdbqueue.stored.names import session_text
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from fdbqueue.errors import CodecError, ItemTooLarge, LeaseLost
 from fdbqueue.layers.leases import Disposition, LeaseHandle, LeaseRef, Leases
 from fdbqueue.layers.leases.holding import mostly_lost
 from fdbqueue.layers.sessions import SessionHandle, Sessions
-from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.ends import encode_result
 from fdbqueue.writes.adaptive_limit import Halving
 
 H = TypeVar("H", bound=LeaseRef)

@@ -2,9 +2,9 @@
 
 What is in here
     `moves.py`: an item goes from one place to another, or ends. `ends.py`: what layers do at its end.
-    `outcomes.py` and `groups.py`: the records of that. `arrivals.py`: records of items that became available.
-    `admission.py`: the admission of new items, with the index that the next one gets. `quotas.py`: room in a
-    queue with a quota.
+    Outcomes and groups have their records there, too. `arrivals.py`: records of items that became available.
+    `admission.py`: the admission of new items, with the index that the next one gets. It also asks for
+    room in a queue with a quota.
 
 Who may use it
     `writes`, `reads`, `arrow` and `verbs`; layers by `fdbqueue.lowlevel`.

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from functools import cache
+import struct
+from functools import cache, lru_cache
 from typing import Protocol
 
+import msgspec
+
 from fdbqueue.base.contributions import Contributions
+from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
-from fdbqueue.stored.items import Notes
-from fdbqueue.stored.layout import Layout
+from fdbqueue.engine.keys import Subspace, behind, within
+from fdbqueue.engine.steps import rows, value_of
+from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
+from fdbqueue.stored.codecs import UNREADABLE
+from fdbqueue.stored.counters import count
+from fdbqueue.stored.items import FollowUps, Micros, Notes, Seconds, check_follow_ups
+from fdbqueue.stored.layout import DROP, GO, GROUP, RESULT, SWEEP, Layout, pack
+from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.own_values import decoded, signed
 
 
 class EndPart(Protocol):
@@ -47,3 +58,295 @@ end_parts: Contributions[EndPart] = Contributions(
 def parts_of_ends() -> tuple[EndPart, ...]:
     """Return what to call when an item ends that is tracked."""
     return tuple(end_parts.all().values())
+
+
+# Outcomes: what became of an item, for a caller that waits for its end, and its follow-ups.
+#
+# An item that has a completion has a record under ``("completion", index, random)`` from its enqueue on. The
+# transaction
+# that ends the item writes the outcome there, and a timer that removes it later. So a record never outlives its
+# item
+# unnoticed: an item that is still in the queue has a pending record, and an ended item has an outcome or no record.
+#
+# A follow-up is an item that is in its queue already, delayed and *held*. The transaction that ends the item before
+# it
+# writes a timer that is due at once. This is a blind write: it conflicts with nothing, and a second one changes
+# nothing.
+# The next consumer of that queue fires the timer, which makes the follow-up available, or removes it.
+#
+# An item without these pays nothing: its notes, which are read anyway, say that there is nothing to do.
+
+MAX_RESULT_BYTES = 90_000
+"""The largest encoded result. It is stored in one value."""
+PENDING = "pending"
+DONE, DEAD, EXPIRED, DELETED, CANCELLED = "done", "dead", "expired", "deleted", "cancelled"
+
+
+class OutcomeRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The stored record of an item that has a completion."""
+
+    how: str = msgspec.field(default=PENDING, name="h")
+    """"pending", or how the item ended: "done", "dead", "expired", "deleted" or "cancelled"."""
+    result: bytes = msgspec.field(default=b"", name="r")
+    """The result in MessagePack; b"" for None."""
+    error: str = msgspec.field(default="", name="m")
+    """The last error of the item."""
+    ended_at_us: Micros = msgspec.field(default=0, name="q")
+    until_us: Micros = msgspec.field(default=0, name="x")
+    """When the record is removed. While it is pending: when the item's life ends, 0 for never."""
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(OutcomeRecord).decode
+
+
+def encode_result(result: object) -> bytes:
+    """Encode a handler's result.
+
+    Raises:
+        CodecError: MessagePack can't hold it.
+        ItemTooLarge: it is over `MAX_RESULT_BYTES`.
+    """
+    if result is None:
+        return b""
+    try:
+        packed = _encode(result)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise CodecError(f"A result must be what MessagePack can hold: {error}.") from error
+    if len(packed) > MAX_RESULT_BYTES:
+        raise ItemTooLarge(
+            f"A result of {len(packed):,} bytes is over the limit of {MAX_RESULT_BYTES:,}. Store it elsewhere, under"
+            " keys of your own or in a file, and return where it is."
+        )
+    return packed
+
+
+def read_record(layout: Layout, key: bytes, stored: bytes) -> OutcomeRecord:
+    """Return the record that is stored under a key.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    return decoded(layout, key, stored, _decode)
+
+
+def encode_record(record: OutcomeRecord) -> bytes:
+    """Return the bytes that store an item's outcome."""
+    return _encode(record)
+
+
+def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
+    """Write the pending record of an item that enters the queue, for the first time or again."""
+    if notes.keep_s:
+        tr.set(layout.completions.key(packed), encode_record(OutcomeRecord(until_us=notes.ttl_at_us)))
+
+
+async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
+    """Make the record of an item pending again that comes back to the queue after its end."""
+    if notes.keep_s:
+        key = layout.completions.key(packed)
+        stored = await value_of(tr.get(key))
+        if stored.present():
+            record = read_record(layout, key, bytes(stored))
+            if record.how != PENDING:
+                remove(tr, layout, packed, record.until_us)
+        begin(tr, layout, packed, notes)
+
+
+def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
+    """Remove an item's outcome and its timer. Blind writes."""
+    tr.clear(layout.completions.key(packed))
+    tr.clear(layout.timer_key(until_us, packed, RESULT))
+    count(tr, layout, outcomes=-1)
+
+
+def pull(tr: Transaction, follow_ups: tuple[tuple[bytes, bytes], ...], kind: str) -> None:
+    """Write the timers that release held follow-ups, or drop them, and wake consumers that wait.
+
+    The timers are due at time 0, so that no clock delays them.
+    """
+    for prefix, packed in follow_ups:
+        layout = _layout_of(prefix)
+        tr.set(layout.timer_key(0, packed, kind), b"")
+        count(tr, layout, returned=1)  # waiting consumers watch this counter
+
+
+@lru_cache(maxsize=64)
+def _layout_of(prefix: bytes) -> Layout:
+    return Layout(Subspace(rawPrefix=prefix))
+
+
+# Groups: which items belong together, what became of them, and which transaction ends the last one.
+#
+# A group's keys are under ``("group", name)``. Each member that has not ended has a key of its own there, so the
+# group
+# is done when no such key is left. No counter decides anything: the counters are for people.
+#
+# The transaction that ends a member must find out whether it was the last one. It reads some of the open members by
+# snapshot, and adds a read conflict on one of them, its *witness*. As long as the witness is open, this transaction
+# was
+# not the last. If the witness ends first, this transaction conflicts, runs again and looks for another one. Of two
+# transactions that end the last two members at the same time, one therefore sees that it is the last. Witnesses are
+# taken
+# at random from the last members by position, which are far from the items at work, unless the group is nearly
+# done. So a
+# group costs about as many conflicts as it has workers, however many members it has.
+
+WITNESSES = 8
+"""From so many open members a transaction chooses its witness."""
+SWEEP_AGAIN_US = 100_000
+"""When a consumer goes on with a sweep, unless the call that cancelled the group does so itself. Until then consumers
+do not see the timer, and do not conflict."""
+OPEN = "open"
+_COUNT = struct.Struct("<q")
+
+
+class GroupRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
+    """The stored record of a group."""
+
+    state: str = msgspec.field(default=OPEN, name="s")
+    """"open", "done" or "cancelled"."""
+    then: FollowUps = msgspec.field(default=(), name="n")
+    """Its follow-ups, as in the notes of an item."""
+    keep_s: Seconds = msgspec.field(default=0, name="k")
+    """How many seconds it is kept after its end."""
+    began_at_us: Micros = msgspec.field(default=0, name="b")
+    ended_at_us: Micros = msgspec.field(default=0, name="e")
+    """When its last member ended; 0: not yet."""
+
+
+_encode_group = msgspec.msgpack.Encoder().encode
+_decoder = msgspec.msgpack.Decoder(GroupRecord)
+
+
+class GroupKeys:
+    """The keys of one group."""
+
+    __slots__ = ("_count_keys", "begin", "counts", "cursor", "end", "holds", "members", "open", "record", "timer_place")
+
+    def __init__(self, prefix: bytes, name: str) -> None:
+        space = Subspace(rawPrefix=prefix)[name]
+        self.begin, self.end = within(space.key())
+        self.record: bytes = space.pack(("record",))
+        self.cursor: bytes = space.pack(("cursor",))
+        self.members: bytes = space["member"].key()
+        self.holds: Subspace = space["hold"]
+        self.counts: Subspace = space["count"]
+        self._count_keys: dict[str, bytes] = {}
+        self.open = (self.holds.key(), behind(self.members))
+        """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
+        self.timer_place = pack(Position(0, name.encode()))
+        """Stands for the group in timers, where items have their positions."""
+
+    def count_key(self, state: str) -> bytes:
+        """Return the key of the counter of the members in a state."""
+        key = self._count_keys.get(state)
+        if key is None:
+            key = self._count_keys[state] = self.counts.pack((state,))
+        return key
+
+
+def group_keys(layout: Layout, name: str) -> GroupKeys:
+    """Return the keys of a group of a queue."""
+    return _keys_of(layout.groups.key(), name)
+
+
+_keys_of = lru_cache(maxsize=256)(GroupKeys)
+
+
+def encode_group(group: GroupRecord) -> bytes:
+    """Return the bytes that store a group's record."""
+    return _encode_group(group)
+
+
+def read_group(stored: bytes) -> GroupRecord:
+    """Return the group's record in stored bytes.
+
+    Raises:
+        FormatError: this version of the library can't read it.
+    """
+    try:
+        group = _decoder.decode(stored)
+    except UNREADABLE as error:
+        raise FormatError(f"A group's record is damaged, or of a newer version of fdbqueue: {error}.") from error
+    check_follow_ups(group.then, "A group's record is damaged")
+    return group
+
+
+def named_group(layout: Layout, name: str, stored: bytes) -> GroupRecord:
+    """Return the group's record in stored bytes.
+
+    Raises:
+        FormatError: this version of the library can't read it. The message names the key, the group and a way out.
+    """
+    remedy = (
+        f"It is the record of the group {name!r}. With the newest version of fdbqueue, cancel the group: Group.cancel"
+        " writes the record again, and its follow-ups stay held."
+    )
+    return decoded(layout, group_keys(layout, name).record, stored, read_group, remedy)
+
+
+async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecord | None:
+    """Return a group's record, or None.
+
+    A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
+    the group is made, cancelled, done or removed.
+    """
+    value = await value_of(tr.get(group_keys(layout, name).record))
+    return named_group(layout, name, bytes(value)) if value.present() else None
+
+
+def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) -> None:
+    """Add to the counters of a group's members, by state. Atomic adds never conflict."""
+    keys = group_keys(layout, name)
+    for state, change in changes.items():
+        if change:
+            tr.add(keys.count_key(state), _COUNT.pack(change))
+
+
+async def read_member_counts(tr: Transaction, layout: Layout, name: str) -> dict[str, int]:
+    """Return the counters of a group's members, by snapshot."""
+    counts = group_keys(layout, name).counts
+    span = counts.range()
+    found = await rows(tr.snapshot, span.start, span.stop)
+    own = own_rows(layout, "groups", found)
+    return {parts[2]: decoded(layout, row.key, row.value, signed) for parts, row in own}
+
+
+def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:
+    """Note where the sweep of a cancelled group goes on, and set the timer for it. Blind writes.
+
+    Args:
+        begin: the key of the member to go on with; b"": the first one.
+    """
+    keys = group_keys(layout, name)
+    at_us = now_us + SWEEP_AGAIN_US
+    tr.set(keys.cursor, at_us.to_bytes(8, "big") + (begin or keys.members))
+    tr.set(layout.timer_key(at_us, keys.timer_place, SWEEP), b"")
+
+
+async def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> None:
+    """End a group if this transaction ended its last member, or released its last hold.
+
+    *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the group is
+    done.
+    """
+    keys = group_keys(layout, name)
+    # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
+    # member if there is one: a producer may extend its hold often.
+    found = await rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
+    if found:
+        import random  # it takes 3 ms, and few programs have groups
+
+        members = [row.key for row in found if row.key >= keys.members]
+        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
+        return
+    # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
+    tr.add_read_conflict_range(*keys.open)
+    group = await group_record(tr, layout, name)
+    if group is None or group.ended_at_us:
+        return
+    state = DONE if group.state == OPEN else group.state
+    tr.set(keys.record, encode_group(msgspec.structs.replace(group, state=state, ended_at_us=max(1, now_us))))
+    pull(tr, group.then, GO if state == DONE else DROP)
+    tr.set(layout.timer_key(now_us + group.keep_s * 1_000_000, keys.timer_place, GROUP), b"")

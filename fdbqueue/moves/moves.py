@@ -18,8 +18,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.moves.arrivals import announce, wants_arrivals
-from fdbqueue.moves.ends import parts_of_ends
-from fdbqueue.moves.groups import begin_sweep, count_members, group_record, settle
+from fdbqueue.moves.ends import begin_sweep, count_members, group_record, parts_of_ends, settle
 from fdbqueue.moves.rescue import FoundNotes, found_notes
 from fdbqueue.stored.counters import as_count, count, count_levels
 from fdbqueue.stored.items import (

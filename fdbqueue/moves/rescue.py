@@ -32,8 +32,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace, behind, below
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.groups import group_keys
-from fdbqueue.moves.outcomes import PENDING, read_record
+from fdbqueue.moves.ends import PENDING, group_keys, read_record
 from fdbqueue.stored.items import Notes, salvaged_notes
 from fdbqueue.stored.layout import DELAY, LEASE, TTL, Layout
 from fdbqueue.stored.own_rows import first_own

@@ -34,7 +34,7 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.errors import CheckFailed, CodecError, FormatError
-from fdbqueue.moves.groups import CANCELLED, group_record
+from fdbqueue.moves.ends import CANCELLED, group_record
 from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of

@@ -20,7 +20,7 @@ from fdbqueue.layers.schedules.check import stopped_at
 from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
-from fdbqueue.moves.quotas import items_in
+from fdbqueue.moves.admission import items_in
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told

@@ -32,8 +32,8 @@ from fdbqueue.layers.sessions.session.records import (
 from fdbqueue.layers.sessions.session.session import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.records import is_suspended
-from fdbqueue.moves.groups import group_keys, named_group
-from fdbqueue.moves.quotas import size_of
+from fdbqueue.moves.admission import size_of
+from fdbqueue.moves.ends import group_keys, named_group
 from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
@@ -185,7 +185,7 @@ async def read_rows(tr: Transaction, found: Sequence[ReadRows], late_us: int, *,
 
     *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
     letters. A name of several parts adds one for each part but one, subscriptions two, and a quota of bytes the
-    estimate of the queue's size (`fdbqueue/moves/quotas.py`). Sessions add nine, and two
+    estimate of the queue's size (`fdbqueue/moves/admission.py`). Sessions add nine, and two
     for each blocked session, of eight at most, one for the slots, and one for the codec of states. A first item with a
     group adds one. The reads of all queues are under way together.
     """

@@ -1,9 +1,9 @@
 """How to look at a queue without changing it.
 
 What is in here
-    `browse.py`: rows in pages. `check.py`, with `order_check.py`: a recount of everything that a
-    queue owns. `queue_rows.py`: the figures of a queue as they are stored. `inspecting.py`: a page about one queue,
-    with `figures.py` for its charts. `registry.py`: what layers add to the page and to the check.
+    `browse.py`: rows in pages. `check.py`: a recount of everything that a queue owns. `queue_rows.py`: the figures of a
+    queue as they are stored, and what layers add to its page and its check. `inspecting.py`: a page about one queue,
+    with `figures.py` for its charts.
 
 Who may use it
     `verbs`, the command line and notebooks; layers by `fdbqueue.lowlevel`.

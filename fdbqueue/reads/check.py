@@ -3,33 +3,234 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator, Sequence
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from fdbqueue.base import reprs
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import check_cancelled
 from fdbqueue.engine.errors import FDBError, adopt_binding
-from fdbqueue.engine.steps import Steps, run, value_of
+from fdbqueue.engine.keys import below, is_within, within
+from fdbqueue.engine.steps import Steps, run, value_of, wait_in_thread
 from fdbqueue.engine.transactional import attempts, connected, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.reads.browse import pages
-from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, passed_by, told_all
-from fdbqueue.reads.order_check import OrderCheck
-from fdbqueue.reads.registry import ItemCheck, MakesCheck, content_parts
-from fdbqueue.reads.watched import WatchedRange
+from fdbqueue.reads.queue_rows import ItemCheck, MakesCheck, check_parts, content_parts
 from fdbqueue.stored.catalogue import NESTED_REMEDY, About, nested_told, nested_with, read_about
 from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
-from fdbqueue.stored.counters import Stats, read_level_counts, read_own_stats
+from fdbqueue.stored.counters import COUNTED_RANKS, Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
-from fdbqueue.stored.layout import Layout, Place, is_packed
-from fdbqueue.stored.settings import read_high_water_mark, read_pause, read_terms
+from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, Place, is_own, is_packed
+from fdbqueue.stored.settings import HighWaterMark, read_high_water_mark, read_pause, read_terms
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
+
+# Checks that a queue has one order, that its high-water mark is right, and that its levels are counted correctly.
+
+
+class OrderCheck:
+    """The positions of a queue's items, as far as they matter for its order."""
+
+    __slots__ = ("_last", "_levels", "_plain", "_ranked")
+
+    def __init__(self) -> None:
+        self._plain = 0
+        self._ranked = 0
+        self._last = 0
+        self._levels: Counter[int] = Counter()
+
+    def see(self, position: Position, state: str) -> None:
+        """Note an item's position and state."""
+        if position.rank is None:
+            self._plain += 1
+        else:
+            self._ranked += 1
+            self._last = max(self._last, position.index)
+            if state == "available" and position.rank < COUNTED_RANKS:
+                self._levels[position.rank] += 1
+
+    def problems(self, mark: HighWaterMark, counted: Mapping[int, int]) -> list[str]:
+        """Return the inconsistencies, one sentence each, given the high-water mark and the counters of the levels."""
+        found = []
+        if self._plain and mark.order is not None:
+            found.append(
+                f"The queue has the order {mark.order!r}, but {reprs.counted(self._plain, 'item')} without a rank."
+            )
+        if self._ranked and mark.order is None:
+            found.append(
+                f"The queue is first in, first out, but {reprs.counted(self._ranked, 'item has', 'items have')} a rank."
+            )
+        if self._last > mark.index:
+            found.append(f"The high-water mark is {mark.index}, but there is an item with index {self._last}.")
+        for rank in sorted({*self._levels, *counted}):
+            there, said = self._levels[rank], counted.get(rank, 0)
+            if there != said:
+                found.append(f"The counters say that {said:,} items of rank {rank} are available, not {there:,}.")
+        return found
+
+
+class NoOrderCheck(OrderCheck):
+    """Checks no order, for layers that give ranks to the items of a queue of their own and keep no mark of them."""
+
+    def problems(self, mark: HighWaterMark, counted: Mapping[int, int]) -> list[str]:
+        """Return nothing."""
+        return []
+
+
+# A database that is read in many transactions, and says whether a range of its keys changed meanwhile.
+
+SPAN_S = 1.0
+"""How long one transaction watches before the next one does. It lives for five seconds."""
+_CHECKS = b"\xfdfdbqueue/check/"
+
+
+class WatchedRange:
+    """Makes transactions, and watches a range of keys from its own creation on.
+
+    The engine itself watches, so no change is overlooked that another change undoes. A transaction begins before the
+    reads, conflicts with every write to the range, and commits after them. The next one begins before that commit. They
+    write nothing. A transaction without writes checks no conflicts, so each declares to write a key that is not there.
+
+    Args:
+        db: the database.
+        begin, end: the range.
+    """
+
+    def __init__(self, db: Database, begin: bytes, end: bytes) -> None:
+        self._db = db
+        self._range = begin, end
+        self._changed = False
+        self._watch = self._begin()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._db, name)
+
+    def create_transaction(self) -> Transaction:
+        """Return a new transaction. It may wait for the commit of the last watch."""
+        if time.monotonic() - self._since > SPAN_S:
+            self._hand_over()
+        return self._db.create_transaction()
+
+    def changed(self) -> bool:
+        """Return whether the range changed up to now; also True if that is not known."""
+        self._hand_over()
+        return self._changed
+
+    def _begin(self) -> Transaction:
+        self._since = time.monotonic()
+        tr = self._db.create_transaction()
+        wait_in_thread(tr.get_read_version())
+        tr.add_read_conflict_range(*self._range)
+        tr.add_write_conflict_key(_CHECKS + os.urandom(8))
+        return tr
+
+    def _hand_over(self) -> None:
+        if self._changed:
+            return
+        try:
+            before, self._watch = self._watch, self._begin()
+            wait_in_thread(before.commit())
+        except FDBError:
+            self._changed = True  # a conflict, or an unknown outcome
+
+
+# Foreign keys: keys below a queue's name that the library did not write, or that a newer version wrote.
+#
+# One rule: a key below the queue's name is foreign if the table of keys does not have it (`is_own` in
+# `fdbqueue/stored/layout.py`). Keys of a queue whose name is below this one are passed by, and so are keys that a
+# user's
+# layer names in its `CheckPart`.
+
+SHOWN_KEYS = 100
+"""The most foreign keys that a report names."""
+
+
+def foreign_keys(tr: Transaction | Database, layout: Layout, *, bulk: bool = True) -> Iterator[bytes]:
+    """Yield the foreign keys of a queue and of its sessions, a page at a time.
+
+    Args:
+        bulk: whether to look among items, chunks and blobs, too. A check that reads these tells foreign keys itself.
+
+    *Conflicts:* as `pages`. *Cost:* reads all keys of the queue. Without `bulk` it skips items, chunks and blobs: those
+    of a session when a page of them was read.
+    """
+    begin, last = within(layout.prefix)
+    line = Layout.at(layout.prefix + FAMILIES["line"].packed)
+    passed = passed_by(tr, layout) + ([] if bulk else [*_bulk(layout), _blobs(layout), _blobs(line)])
+    for until, behind in [*sorted(passed), (last, last)]:
+        while begin < until:
+            begin = yield from _between(tr, layout, begin, until, bulk=bulk)
+        begin = max(begin, behind)
+
+
+def _between(
+    tr: Transaction | Database, layout: Layout, begin: bytes, end: bytes, *, bulk: bool
+) -> Generator[bytes, None, bytes]:
+    """Yield the foreign keys between two keys, and return where to go on: behind the items of a session, or at the end.
+
+    Keys among these items are not yielded.
+    """
+    for page in pages(tr, begin, end):
+        for row in page:
+            if not is_own(row.key[len(layout.prefix) :]) and (bulk or not _end_of_items(layout, row.key)):
+                yield row.key
+        if not bulk and (behind := _end_of_items(layout, page[-1].key)):
+            return behind
+    return end
+
+
+def passed_by(tr: Transaction | Database, layout: Layout) -> list[tuple[bytes, bytes]]:
+    """Return the begins and ends of the keys below a queue's name that are of another queue, or of a user's layer."""
+    begin, end = below(layout.catalogue_key)
+    queues = [row.key[len(CATALOGUE) :] for page in pages(tr, begin, end) for row in page]
+    layers = [of(layout).key() for part in check_parts.added() for _, of in part.leaves_out]
+    layers += [of(layout).key() for part in check_parts.added() for of in part.owns]
+    return [within(prefix) for prefix in (*queues, *layers)]
+
+
+def told(layout: Layout, key: bytes) -> str:
+    """Return what is wrong with a foreign key."""
+    return f"The key {key!r} is among those of {layout.describe()}, and fdbqueue did not write it."
+
+
+def told_all(layout: Layout, keys: Sequence[bytes]) -> list[str]:
+    """Return a sentence for each of the first foreign keys, and one for the others."""
+    more = [f"{len(keys) - SHOWN_KEYS:,} more keys are not the library's."] if len(keys) > SHOWN_KEYS else []
+    return [told(layout, key) for key in keys[:SHOWN_KEYS]] + more
+
+
+def _end_of_items(layout: Layout, key: bytes) -> bytes:
+    """Return the end of the items, or of the chunks, of a session or a line that a key is among; b"" if it is none."""
+    for name in ("items", "line", "lines"):
+        begin = layout.prefix + FAMILIES[name].packed
+        if is_within(key, begin):
+            for shape in FAMILIES[name].shapes:
+                parts = shape.parts(key[len(begin) :])
+                if parts is not None and shape.is_nested:
+                    nested = Layout.at(key[: len(key) - len(parts[-1])])
+                    return next((end for begin, end in _bulk(nested) if begin <= key < end), b"")
+    return b""
+
+
+def _bulk(layout: Layout) -> list[tuple[bytes, bytes]]:
+    """Return the begins and ends of the items and chunks of a queue, in all places that have many."""
+    places = (layout.available, layout.leased, layout.delayed, layout.dead)
+    chunks = layout.chunks.range()
+    return [*((place.begin, place.end) for place in places), (chunks.start, chunks.stop)]
+
+
+def _blobs(layout: Layout) -> tuple[bytes, bytes]:
+    blobs = layout.blobs.range()
+    return blobs.start, blobs.stop
+
 
 T = TypeVar("T")
 

@@ -23,8 +23,7 @@ from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.reads.figures import COLOURS
-from fdbqueue.reads.queue_rows import WholeLook, looks, stored_in
-from fdbqueue.reads.registry import PagePart, Section, page_parts
+from fdbqueue.reads.queue_rows import PagePart, Section, WholeLook, looks, page_parts, stored_in
 from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.catalogue import about_if_readable
 from fdbqueue.stored.codecs import Codec, reason_of

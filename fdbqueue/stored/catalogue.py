@@ -2,7 +2,7 @@
 
 A queue registers itself when something is enqueued into it. Its record has a key of its own, outside the queue: all
 records together are one short range, however large the queues are. An enqueue looks for it once a second
-(`settings.py`), together with its other reads. If there is none, it writes one in the enqueueing transaction. It is an
+(`looks.py`), together with its other reads. If there is none, it writes one in the enqueueing transaction. It is an
 atomic operation: of two processes that do this at the same time the first record stays, and neither conflicts.
 
 The record goes with the queue's `clear`. A process that still believes the queue to be registered finds that out within

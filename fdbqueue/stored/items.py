@@ -139,13 +139,13 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     """Its dependent keys, which are removed together with the item. Each entry is the part of such a key between the
     queue's prefix and the item's packed position (`Layout.dependent_keys`)."""
     keep_s: Seconds = msgspec.field(default=0, name="k")
-    """How many seconds its outcome is kept for its completion; 0: it has no completion (`outcomes.py`)."""
+    """How many seconds its outcome is kept for its completion; 0: it has no completion (`ends.py`)."""
     then: FollowUps = msgspec.field(default=(), name="n")
-    """Its follow-ups: the prefix of each one's queue, and its packed position there (`outcomes.py`)."""
+    """Its follow-ups: the prefix of each one's queue, and its packed position there (`ends.py`)."""
     held: bool = msgspec.field(default=False, name="h")
     """Whether it is a follow-up that still waits for another item or group."""
     group: str = msgspec.field(default="", name="g")
-    """The group that it is a member of (`groups.py`)."""
+    """The group that it is a member of (`ends.py`)."""
 
     @property
     def is_tracked(self) -> bool:

@@ -1,6 +1,6 @@
 """What a process knows of a queue, beside the queue's keys.
 
-All that it knows of the settings comes from one look (`settings.py`). There is one rule for how old that may be. A
+All that it knows of the settings comes from one look (`looks.py`). There is one rule for how old that may be. A
 process relies on a look for a second, in the database that it looked at. A change of settings by the process ends that.
 """
 

@@ -241,8 +241,8 @@ class Layout:
     timers = _space(
         ("timer",), "at_us, index, random, kind", "empty; the end of its lease, delay, life or outcome", "layers"
     )
-    groups = _space(("group",), 'group, "record"', "a group's record", "groups.py")
-    completions = _place(("completion",), "index, random", "what became of the item, for its completion", "outcomes.py")
+    groups = _space(("group",), 'group, "record"', "a group's record", "ends.py")
+    completions = _place(("completion",), "index, random", "what became of the item, for its completion", "ends.py")
     chunks = _space(("chunk",), "index, random, n", "the n-th piece of a payload over 90,000 bytes", "enqueue")
     # It sorts behind the items, so that one read of the last key shows whether there is a mark.
     high_water_mark_key = _key(
@@ -571,13 +571,11 @@ TABLE = _taken_off(Row)
 _DERIVED = _taken_off(_Derived)
 OTHERS = (
     Row(("timer",), 'at_us, 0, client, "grant"', "empty; until then the client takes a grant", "layers/leases"),
-    Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "groups.py"),
-    Row(("group",), 'group, "cursor"', "where the sweep of a cancelled group goes on", "groups.py"),
-    Row(("group",), 'group, "member", index, random', "empty; a member that has not ended", "groups.py"),
-    Row(("group",), 'group, "hold", id', "8 bytes: until when it holds the group open", "groups.py"),
-    Row(
-        ("group",), 'group, "count", state of a member', "8 bytes, by atomic adds: its members in a state", "groups.py"
-    ),
+    Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "ends.py"),
+    Row(("group",), 'group, "cursor"', "where the sweep of a cancelled group goes on", "ends.py"),
+    Row(("group",), 'group, "member", index, random', "empty; a member that has not ended", "ends.py"),
+    Row(("group",), 'group, "hold", id', "8 bytes: until when it holds the group open", "ends.py"),
+    Row(("group",), 'group, "count", state of a member', "8 bytes, by atomic adds: its members in a state", "ends.py"),
     Row(("session",), "session", "its record: where its pointer is, whether it is paused, …", "layers/sessions"),
     Row(("items",), "session, generation, key of a queue", "a session's items, a level for a rank", "layers/sessions"),
     Row(("line",), "key of a queue", "the line of ready sessions, whose items are pointers", "layers/sessions"),

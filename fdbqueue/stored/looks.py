@@ -240,7 +240,7 @@ def check_codec(layout: Layout, stored: bytes, codec: str, use: Use) -> None:
 #
 # A read in each of them would cost nearly a fifth of their time. So a process looks at the settings once a second
 # for
-# each queue object (`settings.py`), and again once it has changed some itself. A refusal always follows from a
+# each queue object (above), and again once it has changed some itself. A refusal always follows from a
 # read.
 # Another process may therefore take items for up to a second more. Each item still goes to one consumer: the takers
 # conflict.

@@ -12,9 +12,8 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.verb import verb
-from fdbqueue.reads.check import CheckReport, check_queue, checked, read_in
-from fdbqueue.reads.foreign import foreign_keys
-from fdbqueue.reads.registry import CheckPart, check_parts
+from fdbqueue.reads.check import CheckReport, check_queue, checked, foreign_keys, read_in
+from fdbqueue.reads.queue_rows import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue
 

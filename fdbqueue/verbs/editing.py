@@ -6,22 +6,22 @@ Every change of a leased item takes its lease away: the holder has the item as i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import is_within
+from fdbqueue.engine.keys import NOT_A_TUPLE, below, is_within
+from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, StreamError
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import CANCELLED, group_keys, read_record
+from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error
-from fdbqueue.moves.outcomes import CANCELLED, read_record
-from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.claimed import claimed_places
@@ -38,18 +38,105 @@ from fdbqueue.stored.items import (
     with_headers,
     with_notes,
 )
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.layout import RANDOM_BYTES, Layout, pack, rank_of
 from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.payloads import clear_blob
 from fdbqueue.stored.places import Standing, locate
-from fdbqueue.stored.settings import check_renamed
+from fdbqueue.stored.settings import check_renamed, read_high_water_mark
 from fdbqueue.stored.states import STATES, StoredItem, stored_item
-from fdbqueue.verbs.of_session import refuse_of_session
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue
+
+
+# Refuse the position of a session's item where only a queue's plain items are meant.
+#
+# `Sessions` keep their items under other keys. A look for such a position among the plain items finds nothing, and
+# "not
+# there" would be wrong.
+
+REMEDIES = {
+    "cancel": "Sessions.cancel(db, session, position)",
+    "get": "Sessions.get(db, session, position)",
+    "purge": "Sessions.purge(db, session, position)",
+    "redrive": "Sessions.redrive(db, session, position)",
+    "reschedule": "Sessions.reschedule(db, session, position)",
+    "skip": "Sessions.skip(db, session)",
+    "update": "Sessions.update(db, session, position)",
+}
+"""The call of `Sessions` that does the same."""
+
+
+class SessionAddress(NamedTuple):
+    """How an item of a session is named where its outcome and its group are kept, and by its completion.
+
+    It is stored as a position: the session's generation for the index, and the rest for the random part.
+    """
+
+    generation: int
+    """The session's generation."""
+    name: bytes
+    """The session's packed name."""
+    packed: bytes
+    """The item's packed position in the session."""
+
+    @property
+    def position(self) -> Position:
+        """The address as it is stored."""
+        return Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + self.packed)
+
+    @classmethod
+    def of(cls, position: Position) -> SessionAddress:
+        """Return the address that a position is."""
+        size = int.from_bytes(position.random[:2], "big") + 2
+        return cls(position.index, position.random[2:size], position.random[size:])
+
+
+def session_in(position: Position) -> tuple[Any, bytes] | None:
+    """Return the session that a position names, and the item's packed position there; None if it is no address."""
+    if position.rank is not None or len(position.random) <= RANDOM_BYTES:
+        return None
+    _, name, packed = SessionAddress.of(position)
+    try:
+        (given,) = fdb_tuple.unpack(name)
+        is_address = fdb_tuple.pack((given,)) == name and rank_of(packed) is not None
+    except NOT_A_TUPLE:
+        return None
+    return (given, packed) if is_address else None
+
+
+async def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> None:
+    """Refuse positions that are not there among the plain items, if they are those of items in sessions.
+
+    Args:
+        missing: their packed positions.
+        verb: the method of `Sessions` to use, one of `REMEDIES`.
+
+    Raises:
+        ValueError: one is the position of an item in a session.
+
+    *Conflicts:* none. *Cost:* two reads if a position has a rank, else none.
+    """
+    ranked: Position | None = None
+    remedy = REMEDIES[verb]
+    for packed in missing:
+        position = layout.available.position(layout.prefix + packed)
+        if (named := session_in(position)) is not None:
+            raise ValueError(
+                f"{position.text} is an item of the session {named[0]!r} of {layout.describe()}, and none of the"
+                f" queue's plain items. Use {remedy}."
+            )
+        ranked = ranked or (position if position.rank is not None else None)
+    if ranked is None or not await rows(tr.snapshot, *below(layout.space["session"].key()), limit=1):
+        return
+    if not (await read_high_water_mark(tr, layout)).order:
+        raise ValueError(
+            f"{ranked.text} has a level, and the plain items of {layout.describe()} have none: it is an item of a"
+            f" session. Name the session, too: {remedy}."
+        )
+
 
 R = TypeVar("R")
 

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overlo
 from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
 from fdbqueue.base.arguments import check_borders, check_limit
-from fdbqueue.base.position import Position
-from fdbqueue.base.report import BulkReport
+from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import blocking
@@ -60,10 +59,8 @@ from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing
 from fdbqueue.verbs.queues import open_queue
 from fdbqueue.writes.adaptive_limit import AdaptiveLimit
-from fdbqueue.writes.appending import append_items
-from fdbqueue.writes.batches import Encoding, Payloads
-from fdbqueue.writes.bulk import enqueue_in_batches, enqueue_in_transaction
-from fdbqueue.writes.indices import clear_keys, reserve
+from fdbqueue.writes.appending import append_items, clear_keys, reserve
+from fdbqueue.writes.bulk import Encoding, Payloads, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.writes.once import Once
 
 if TYPE_CHECKING:  # `inspect` and `check` import these when they are called

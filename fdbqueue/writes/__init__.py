@@ -1,8 +1,8 @@
 """How new items get in: one, or millions.
 
 What is in here
-    `appending.py`: the keys of new items. `indices.py`: the indices that one transaction of a caller has used.
-    `batches.py` cuts values into transactions, and `bulk.py` runs several of them at a time. `adaptive_limit.py`: how
+    `appending.py`: the keys of new items. It also keeps the indices that one transaction of a caller has used.
+    `bulk.py` cuts values into transactions, and runs several of them at a time. `adaptive_limit.py`: how
     many items fit into one transaction's time. `once.py`: exactly once, although a commit's outcome is unknown.
 
 Who may use it

@@ -24,7 +24,7 @@ from fdbqueue.engine.steps import Steps, begun, value_of
 from fdbqueue.engine.transactional import connected
 from fdbqueue.engine.turns import no_turn
 from fdbqueue.errors import QueueFull
-from fdbqueue.moves.quotas import wait_for_room
+from fdbqueue.moves.admission import wait_for_room
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import refuse_others_keys
 

@@ -20,7 +20,7 @@ from typing import Any, cast
 from fdbqueue import CheckFailed, CodecError, FormatError, LeaseLost, OtherCodec, Position, Queue
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import UNCHANGED, KeyValue, pack, run, run_async
-from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.known import LOOK_SECONDS
 

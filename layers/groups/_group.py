@@ -27,16 +27,16 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.groups import (
+from fdbqueue.moves.ends import (
     GroupRecord,
     begin_sweep,
     encode_group,
     group_keys,
     named_group,
+    pull,
     read_member_counts,
     settle,
 )
-from fdbqueue.moves.outcomes import pull
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import DROP, HOLD
 

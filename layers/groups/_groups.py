@@ -28,7 +28,7 @@ from fdbqueue.lowlevel import (
     started,
     verb,
 )
-from fdbqueue.moves.groups import GroupRecord, count_members, encode_group, group_keys, group_record
+from fdbqueue.moves.ends import GroupRecord, count_members, encode_group, group_keys, group_record
 from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.settings import check_renamed, refuse_old_name
 

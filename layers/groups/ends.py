@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fdbqueue.lowlevel import Layout, Notes, Transaction
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import group_keys
 
 
 def end_membership(tr: Transaction, layout: Layout, packed: bytes, notes: Notes, how: str, **told: Any) -> None:

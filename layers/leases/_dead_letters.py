@@ -31,11 +31,11 @@ from fdbqueue.lowlevel import (
     verb,
     write_chunks,
 )
+from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.moves import as_new
-from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
-from fdbqueue.verbs.of_session import refuse_of_session
+from fdbqueue.verbs.editing import refuse_of_session
 
 from .browsing import OnBad, StoredItem, browse, dead_positions
 from .times import not_negative

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import Database, Layout, Transaction, pages
-from fdbqueue.moves.groups import group_keys, named_group
+from fdbqueue.moves.ends import group_keys, named_group
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded, signed
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from fdbqueue import ItemTooLarge, Position, Queue
 from fdbqueue.base.times import HELD_US, HeldUntil
 from fdbqueue.lowlevel import Notes, Transaction, envelope, only_transaction
-from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.items import with_header
 
 from .enqueueing import PRIORITY, enqueue_with_notes

@@ -25,7 +25,7 @@ from fdbqueue.lowlevel import (
     leaves_in_doubt,
     new_random,
 )
-from fdbqueue.moves.quotas import may_fit_in_parts, note_interrupt
+from fdbqueue.moves.admission import may_fit_in_parts, note_interrupt
 from fdbqueue.stored.items import with_header
 from fdbqueue.writes.adaptive_limit import Halving
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fdbqueue.lowlevel import Database, FormatError, Layout, Notes, Transaction, pages, read_stats
-from fdbqueue.moves.outcomes import read_record
+from fdbqueue.moves.ends import read_record
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.layout import RESULT
 

@@ -37,7 +37,7 @@ from fdbqueue.lowlevel import (
     with_notes,
     write_chunks,
 )
-from fdbqueue.moves.outcomes import reopen as reopen_outcome
+from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, Verdict, remove
 from fdbqueue.stored.layout import GRANT
 

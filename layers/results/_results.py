@@ -31,8 +31,8 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.outcomes import begin as begin_outcome
-from fdbqueue.moves.outcomes import read_record
+from fdbqueue.moves.ends import begin as begin_outcome
+from fdbqueue.moves.ends import read_record
 from fdbqueue.stored.layout import TTL
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions

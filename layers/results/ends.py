@@ -8,7 +8,7 @@ from contextlib import suppress
 from fdbqueue import FormatError
 from fdbqueue.base.times import HELD_US
 from fdbqueue.lowlevel import Layout, Notes, Transaction, count
-from fdbqueue.moves.outcomes import DEAD, DONE, OutcomeRecord, encode_record, pull, remove
+from fdbqueue.moves.ends import DEAD, DONE, OutcomeRecord, encode_record, pull, remove
 from fdbqueue.stored.layout import DROP, GO, RESULT
 
 from ..leases import Disposition

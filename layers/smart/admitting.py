@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
     started,
     write_chunks,
 )
-from fdbqueue.moves.outcomes import begin as begin_outcome
+from fdbqueue.moves.ends import begin as begin_outcome
 from fdbqueue.stored.looks import check_encodes
 from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving

@@ -11,8 +11,8 @@ import msgspec
 
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.lowlevel import Database, Named, Notes, Subspace, Transaction, locate, pack, rows, value_of, verb
-from fdbqueue.moves.outcomes import encode_result, read_record
-from fdbqueue.moves.outcomes import remove as remove_outcome
+from fdbqueue.moves.ends import encode_result, read_record
+from fdbqueue.moves.ends import remove as remove_outcome
 
 from ..common.levels import Levels
 from ..common.token_bucket import TokenBucket

@@ -15,8 +15,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.writes.batches import BATCH_ITEMS
-from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
+from fdbqueue.writes.bulk import BATCH_ITEMS, COMMITS_IN_FLIGHT
 from tests.benchmarks.bounds import one_page
 from tests.benchmarks.harness import Contestant, Sample, cluster_url, compare, heading, in_threads, in_turn, say
 from tests.benchmarks.peers import RecipeQueue, bare_lmdb, bare_sets

@@ -159,7 +159,7 @@ MUTANTS = (
     Mutant(
         "an append asks for no marker",
         "fdbqueue/writes/appending.py",
-        (("    asks_marker(tr)\n", ""),),
+        (("    asks_marker(tr)\n    if amount == 1:", "    if amount == 1:"),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
         ),
@@ -174,7 +174,7 @@ MUTANTS = (
     ),
     Mutant(
         "a clear asks for no marker",
-        "fdbqueue/writes/indices.py",
+        "fdbqueue/writes/appending.py",
         (("    asks_marker(tr)\n    tr.clear_range(", "    tr.clear_range("),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
@@ -613,14 +613,14 @@ MUTANTS = (
     ),
     Mutant(
         "the ends of the last two members of a group do not conflict",
-        "fdbqueue/moves/groups.py",
+        "fdbqueue/moves/ends.py",
         (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
         Kind.results,
         tests=("tests/layers/groups/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
     ),
     Mutant(
         "the end of a group does not conflict with a new member",
-        "fdbqueue/moves/groups.py",
+        "fdbqueue/moves/ends.py",
         (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
         Kind.results,
         tests=(
@@ -997,7 +997,7 @@ MUTANTS = (
     ),
     Mutant(
         "a long check does not watch the queue",
-        "fdbqueue/reads/watched.py",
+        "fdbqueue/reads/check.py",
         (("        tr.add_read_conflict_range(*self._range)\n", ""),),
         tests=(
             "tests/queue/test_checking.py::test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not",
@@ -1005,7 +1005,7 @@ MUTANTS = (
     ),
     Mutant(
         "a long check's next watch begins when the last one has ended",
-        "fdbqueue/reads/watched.py",
+        "fdbqueue/reads/check.py",
         (
             (
                 "before, self._watch = self._watch, self._begin()\n            wait_in_thread(before.commit())\n",
@@ -1016,7 +1016,7 @@ MUTANTS = (
     ),
     Mutant(
         "a watch of unknown outcome has seen no change",
-        "fdbqueue/reads/watched.py",
+        "fdbqueue/reads/check.py",
         (("            self._changed = True  #", "            self._changed = False  #"),),
         tests=("tests/queue/test_checking.py::test_a_watch_whose_end_nobody_knows_has_seen_a_change",),
     ),
@@ -1442,13 +1442,13 @@ MUTANTS = (
     ),
     Mutant(
         "the position of a session's item is not there for other layers",
-        "fdbqueue/verbs/of_session.py",
+        "fdbqueue/verbs/editing.py",
         (("        if (named := session_in(position)) is not None:\n", "        if (named := None) is not None:\n"),),
         tests=("tests/layers/together/test_positions_of_sessions.py::test_every_verb_by_position_says_whose_it_is",),
     ),
     Mutant(
         "an item with a level that has left a queue with levels is a session's",
-        "fdbqueue/verbs/of_session.py",
+        "fdbqueue/verbs/editing.py",
         (("    if not (await read_high_water_mark(tr, layout)).order:\n", "    if True:\n"),),
         tests=(
             "tests/layers/together/test_positions_of_sessions.py::test_an_item_that_has_left_a_queue_with_levels_is_not_there",
@@ -1591,7 +1591,7 @@ MUTANTS = (
     ),
     Mutant(
         "a check reads all items of a session twice",
-        "fdbqueue/reads/foreign.py",
+        "fdbqueue/reads/check.py",
         (("        if not bulk and (behind := ", "        if False and (behind := "),),
         tests=("tests/queue/test_checking.py::test_a_smart_check_and_one_of_sessions_read_each_item_once",),
     ),
@@ -1618,7 +1618,7 @@ MUTANTS = (
     ),
     Mutant(
         "keys of a user's layer are foreign",
-        "fdbqueue/reads/foreign.py",
+        "fdbqueue/reads/check.py",
         (("for of in part.owns]", "for of in ()]"),),
         tests=(
             "tests/layers/leases/test_leases_foreign_keys.py::test_keys_of_queues_and_layers_below_a_name_are_not_removed",
@@ -2061,7 +2061,7 @@ MUTANTS = (
     ),
     Mutant(
         "a later enqueue of a transaction asks for no terms",
-        "fdbqueue/writes/indices.py",
+        "fdbqueue/writes/appending.py",
         (("    elif following.terms is not NO_TERMS:\n", "    elif not following:\n"),),
         tests=("tests/queue/test_quotas.py::test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item",),
     ),

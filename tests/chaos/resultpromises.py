@@ -9,8 +9,8 @@ import msgspec
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.oplog._records import digest
-from fdbqueue.moves.groups import CANCELLED, DONE, GroupRecord, read_group
-from fdbqueue.moves.outcomes import OutcomeRecord as Outcome
+from fdbqueue.moves.ends import CANCELLED, DONE, GroupRecord, read_group
+from fdbqueue.moves.ends import OutcomeRecord as Outcome
 from fdbqueue.stored.layout import RESULT, Layout, pack
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED

@@ -11,7 +11,7 @@ from fdbqueue.layers.leases import Lease
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.results import Completion, FollowUp, Results
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.moves.outcomes import pull
+from fdbqueue.moves.ends import pull
 from fdbqueue.stored.layout import GO, pack
 from tests.chaos.history import told_claims, told_leases, value_of
 from tests.chaos.kinds import Kind

@@ -24,7 +24,7 @@ from fdbqueue.layers.leases import enqueueing as _enqueueing
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.writes import batches
+from fdbqueue.writes import bulk
 from tests.chaos.agenthands import Agent, AgentHost
 from tests.chaos.blobhands import BlobKeeper, Reader, Uploader
 from tests.chaos.consumers import Taker
@@ -112,7 +112,7 @@ def play(part: Part) -> None:
         logging.getLogger("fdbqueue.layers.consumer").addFilter(_is_news)
         hurry(patch)
         # Loads of many batches, so that some of each fail.
-        patch.setattr(batches, "BATCH_ITEMS", 100)
+        patch.setattr(bulk, "BATCH_ITEMS", 100)
         patch.setattr(_enqueueing, "BATCH_ITEMS", 100)
         if part.buggify:
             buggify()

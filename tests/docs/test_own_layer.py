@@ -17,7 +17,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import lowlevel
-from fdbqueue.reads.registry import check_parts, page_parts
+from fdbqueue.reads.queue_rows import check_parts, page_parts
 
 SOURCE = Path(__file__).parent / "stranger" / "rate_limited.py"
 

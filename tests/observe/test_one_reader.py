@@ -15,7 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions
 from fdbqueue.layers.sessions.session.records import Keys
 from fdbqueue.observe.troubles import listed
-from fdbqueue.reads.registry import PagePart, add_to_page, page_parts
+from fdbqueue.reads.queue_rows import PagePart, add_to_page, page_parts
 from fdbqueue.web.sampling import Sampler
 from tests.helpers.counted import Counted
 from tests.helpers.troubles import PLANTS, plant
@@ -38,7 +38,7 @@ OWN = {
 """Verbs of layers that return the numbers of their own keys."""
 DECIDES = {
     "fdbqueue/cli/items.py": "whether to ask before a clear",
-    "fdbqueue/moves/quotas.py": "whether an item fits",
+    "fdbqueue/moves/admission.py": "whether an item fits",
     "fdbqueue/reads/check.py": "compares counters with items",
     "fdbqueue/spark/looks.py": "how many partitions read a queue",
     "fdbqueue/transfer/copying.py": "whether a target is empty",

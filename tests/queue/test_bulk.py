@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import BulkInterrupted, CodecError, StorageError
-from fdbqueue.writes import batches, bulk
+from fdbqueue.writes import bulk
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction, When
 
 ENDING: list[Fault] = [
@@ -30,7 +30,7 @@ def queue(space: Subspace) -> Queue:
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(bulk, "BATCH_ITEMS", 10)
 
 
 class ChoosyTransaction(FaultyTransaction):

@@ -13,9 +13,9 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.lowlevel import CheckPart, Database, ItemCheck, KeyValue, Notes, Transaction, add_to_check, count
-from fdbqueue.reads import watched
-from fdbqueue.reads.registry import check_parts
-from fdbqueue.reads.watched import WatchedRange
+from fdbqueue.reads import check
+from fdbqueue.reads.check import WatchedRange
+from fdbqueue.reads.queue_rows import check_parts
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.shapes import COUNTERS
 from tests.helpers.busy import Busy
@@ -55,9 +55,9 @@ def test_a_smart_check_and_one_of_sessions_read_each_item_once(db: Any, space: S
         smart.enqueue(db, Progress(f"file {number}", 1))
     sessions.enqueue_many(db, ["x"] * ITEMS, session="ann")
 
-    for check, rows in (smart.check, 50 * 2), (sessions.check, ITEMS):  # each smart item has an entry in the index
+    for look, rows in (smart.check, 50 * 2), (sessions.check, ITEMS):  # each smart item has an entry in the index
         counted = Counted(db)
-        assert check(counted).ok
+        assert look(counted).ok
         # The look for foreign keys reads a page of a session's items once more, and skips the others.
         assert rows <= counted.rows < rows + 130
 
@@ -228,7 +228,7 @@ def test_a_counter_that_cant_be_read_is_a_problem_beside_others(db: Any, space: 
 def test_one_change_during_a_long_check_is_noticed_and_a_change_elsewhere_is_not(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, span_s: float
 ) -> None:
-    monkeypatch.setattr(watched, "SPAN_S", span_s)
+    monkeypatch.setattr(check, "SPAN_S", span_s)
     queue: Queue[str] = Queue(space["a"], codec="str")
     queue.enqueue_many(db, ["x"] * 10)
     wrong = (7).to_bytes(8, "little")
@@ -269,7 +269,7 @@ def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspa
     assert [quiet.changed(), unknown.changed(), quiet.changed(), unknown.changed()] == [False, True, False, True]
     db[begin + b"x"] = db[begin + b"x"] or b""
     assert [quiet.changed(), quiet.changed()] == [True, True]
-    assert [bytes(row.key) for row in db[watched._CHECKS : watched._CHECKS + b"\xff"]] == []
+    assert [bytes(row.key) for row in db[check._CHECKS : check._CHECKS + b"\xff"]] == []
 
 
 @pytest.mark.parametrize("inner", [(), ("items", "ann", 0), ("line",), ("lines", 1)])

@@ -19,7 +19,7 @@ from fdbqueue.layers import Gate, Leases, PriorityQueue, Sessions, StagedQueue
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.lowlevel import Layout, PagePart, Section, TextTable, Transaction, add_to_page, value_of
 from fdbqueue.reads.inspecting import SMALL_QUEUE, Inspection
-from fdbqueue.reads.registry import page_parts
+from fdbqueue.reads.queue_rows import page_parts
 from fdbqueue.stored.items import Blob, envelope, with_blob
 from tests.helpers.reading import Reading, ReadingTransaction
 

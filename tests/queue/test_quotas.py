@@ -13,12 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fdbqueue
-import fdbqueue.writes.batches
+import fdbqueue.writes.bulk
 from fdbqueue import BulkInterrupted, ChecksBypassed, Queue, QueueFull, Quota
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Messages, PriorityQueue, Sessions, SmartSessions, StagedQueue, Subscriptions
-from fdbqueue.moves import quotas
+from fdbqueue.moves import admission
 from fdbqueue.transfer import copy_queue, export_items, import_items
 from fdbqueue.verbs import renaming
 from tests.helpers.smart import ALL, Progress, smart_queue
@@ -157,7 +157,7 @@ def test_a_single_process_never_exceeds_a_quota(db: Any, history: list[str]) -> 
 def test_enqueue_many_fills_a_queue_and_says_what_is_not_in(
     db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fdbqueue.writes.batches, "BATCH_ITEMS", 10)
+    monkeypatch.setattr(fdbqueue.writes.bulk, "BATCH_ITEMS", 10)
     queue.set_quota(db, 25)
     with pytest.raises(BulkInterrupted) as caught:
         queue.enqueue_many(db, [str(number) for number in range(100)])
@@ -186,7 +186,7 @@ def test_enqueue_many_fills_a_queue_before_it_waits_or_is_refused(
     async def waits(*_: Any) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(quotas, "until_changed", waits)
+    monkeypatch.setattr(admission, "until_changed", waits)
     with pytest.raises(BulkInterrupted) as caught:
         many.enqueue_many(db, [str(number) for number in range(1, 9)])
     assert isinstance(caught.value.__cause__, QueueFull if when_full == "refuse" else InterruptedError)
@@ -200,7 +200,7 @@ def test_enqueue_many_fills_a_queue_before_it_waits_or_is_refused(
 def test_a_bulk_load_waits_for_room_and_keeps_the_order(
     db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fdbqueue.writes.batches, "BATCH_ITEMS", 8)
+    monkeypatch.setattr(fdbqueue.writes.bulk, "BATCH_ITEMS", 8)
     queue.set_quota(db, 5, when_full="wait")
     taken: list[str] = []
 
@@ -209,7 +209,7 @@ def test_a_bulk_load_waits_for_room_and_keeps_the_order(
         for item in await queue.dequeue_many.steps(db, limit=3):
             taken.append(item.value)
 
-    monkeypatch.setattr(quotas, "until_changed", take)
+    monkeypatch.setattr(admission, "until_changed", take)
     report = queue.enqueue_many(db, [str(number) for number in range(30)])
     taken += [item.value for item in queue.dequeue_many(db)]
     assert (report.items, taken) == (30, [str(number) for number in range(30)])
@@ -222,7 +222,7 @@ def test_an_interrupt_while_it_waits_for_room_says_what_is_in(
     async def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(quotas, "until_changed", interrupt)
+    monkeypatch.setattr(admission, "until_changed", interrupt)
     queue.set_quota(db, 4, when_full="wait")
     queue.enqueue_many(db, ["0", "1"] if way != "one" else list("0123"))
     more = ["2", "3", "4", "5"]
@@ -418,7 +418,7 @@ CUP = "x" * 50_000
 
 @pytest.fixture
 def always_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MEASURING_SHARE", 0)
+    monkeypatch.setattr(admission, "MEASURING_SHARE", 0)
 
 
 @pytest.mark.usefixtures("always_measured")
@@ -462,11 +462,11 @@ def test_a_producer_waits_until_there_are_fewer_bytes(db: Any, queue: Queue[str]
 
 
 def test_a_size_is_believed_for_a_while(db: Any, queue: Queue[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quotas, "MEASURING_SHARE", 1_000_000_000)
+    monkeypatch.setattr(admission, "MEASURING_SHARE", 1_000_000_000)
     queue.set_quota(db, None, size_bytes=1_000_000)
     for _ in range(40):
         queue.enqueue(db, CUP)
-    monkeypatch.setattr(quotas, "_sizes", KeptBeside(dict))
+    monkeypatch.setattr(admission, "_sizes", KeptBeside(dict))
     with pytest.raises(QueueFull):
         queue.enqueue(db, CUP)
     queue.dequeue_many(db, limit=40)

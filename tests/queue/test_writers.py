@@ -272,7 +272,7 @@ def test_a_copy_takes_the_record_along_and_not_the_codec_of_its_own_object(
 KNOWN = {
     "fdbqueue/verbs/queue.py": "Queue.enqueue",
     "fdbqueue/writes/bulk.py": "Queue.enqueue_many",
-    "fdbqueue/writes/indices.py": "Queue.enqueue in a transaction",
+    "fdbqueue/writes/appending.py": "Queue.enqueue in a transaction",
     "fdbqueue/transfer/exports.py": "import_items",
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/appenders.py": "Spark's batch sink",

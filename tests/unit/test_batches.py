@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from fdbqueue.engine.errors import NOT_COMMITTED, TRANSACTION_TOO_LARGE, TRANSACTION_TOO_OLD, FDBError
 from fdbqueue.stored.items import INLINE_BYTES, chunks_of, envelope
-from fdbqueue.writes import batches
+from fdbqueue.writes import bulk
 from fdbqueue.writes.adaptive_limit import Halving
-from fdbqueue.writes.batches import Batch, Batches, Encoding
+from fdbqueue.writes.bulk import Batch, Batches, Encoding
 
 MOST_ITEMS, MOST_BYTES, INLINE = 10, 200, 60
 
@@ -48,7 +48,7 @@ def test_a_batch_goes_out_when_it_has_enough_values_or_bytes(values: list[bytes]
         nonlocal halves
         halves += 1
 
-    with patch.multiple(batches, BATCH_ITEMS=MOST_ITEMS, BATCH_BYTES=MOST_BYTES, INLINE_BYTES=INLINE):
+    with patch.multiple(bulk, BATCH_ITEMS=MOST_ITEMS, BATCH_BYTES=MOST_BYTES, INLINE_BYTES=INLINE):
         found = list(Batches(encoding(order), values, soon))
     sizes = expected([len(value) for value in values])
     assert [batch.size_bytes for batch in found] == [sum(some) for some in sizes]

@@ -9,7 +9,7 @@ import pytest
 from fdbqueue.arrow.needs import column_parts
 from fdbqueue.base.contributions import Contributions
 from fdbqueue.moves.ends import end_parts
-from fdbqueue.reads.registry import check_parts, content_parts, page_parts
+from fdbqueue.reads.queue_rows import check_parts, content_parts, page_parts
 
 
 @pytest.mark.parametrize("table", [check_parts, content_parts, page_parts, column_parts, end_parts])

@@ -27,13 +27,13 @@ from fdbqueue.lowlevel import (
     run,
     value_of,
 )
-from fdbqueue.moves.outcomes import pull
+from fdbqueue.moves.ends import pull
 from fdbqueue.moves.taking import is_over
 from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
 from fdbqueue.stored.own_rows import session_of
-from fdbqueue.verbs.of_session import SessionAddress, session_in
+from fdbqueue.verbs.editing import SessionAddress, session_in
 
 from ...leases.timer_check import is_tracked
 from ..session.records import name_of

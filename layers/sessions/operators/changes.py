@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, OtherCodec, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Transaction, pack, rows, value_of
+from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.moves import as_new
-from fdbqueue.moves.outcomes import reopen as reopen_outcome
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.settings import refuse_old_name

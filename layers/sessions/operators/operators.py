@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.looks import refuse_others_keys
-from fdbqueue.writes.indices import clear_keys
+from fdbqueue.writes.appending import clear_keys
 
 from ...leases import ReclaimReport, State, StoredItem
 from ...leases.browsing import OnBad, check_on_bad, dead_positions, opened, or_unreadable

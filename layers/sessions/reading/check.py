@@ -24,10 +24,17 @@ from fdbqueue.lowlevel import (
     run,
     value_of,
 )
-from fdbqueue.reads.check import check_queue, checked, contents_of, read_in
-from fdbqueue.reads.foreign import SHOWN_KEYS, foreign_keys, told_all
-from fdbqueue.reads.order_check import NoOrderCheck
-from fdbqueue.reads.registry import MakesCheck
+from fdbqueue.reads.check import (
+    SHOWN_KEYS,
+    NoOrderCheck,
+    check_queue,
+    checked,
+    contents_of,
+    foreign_keys,
+    read_in,
+    told_all,
+)
+from fdbqueue.reads.queue_rows import MakesCheck
 from fdbqueue.stored.layout import FAMILIES, REMOVE_FOREIGN
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_rows import own_rows

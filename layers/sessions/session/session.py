@@ -37,7 +37,7 @@ from fdbqueue.stored.layout import DELAY
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_values import decoded, of_item
 from fdbqueue.stored.settings import read_high_water_mark
-from fdbqueue.verbs.of_session import SessionAddress
+from fdbqueue.verbs.editing import SessionAddress
 
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions

@@ -35,7 +35,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
-from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.ends import encode_result
 from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.own_values import unreadable_item

@@ -13,8 +13,8 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.layers import Groups, Leases, Sessions, StagedQueue
 from fdbqueue.layers.leases.timers import BEHIND_LIMIT, FIRE_LIMIT
 from fdbqueue.lowlevel import CheckPart, ItemCheck, add_to_check
-from fdbqueue.reads.foreign import SHOWN_KEYS
-from fdbqueue.reads.registry import check_parts
+from fdbqueue.reads.check import SHOWN_KEYS
+from fdbqueue.reads.queue_rows import check_parts
 from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, pack
 from tests.helpers.clock import Clock
 

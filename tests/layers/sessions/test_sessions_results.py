@@ -29,7 +29,7 @@ from fdbqueue.layers.sessions import UNCHANGED
 from fdbqueue.layers.sessions.session.lease import Behind
 from fdbqueue.layers.sessions.session.lease import TurnDone as ItemDone
 from fdbqueue.lowlevel import run
-from fdbqueue.moves.outcomes import encode_result
+from fdbqueue.moves.ends import encode_result
 from tests.helpers.clock import Clock
 from tests.helpers.names import beside
 from tests.helpers.sessions import do_all, lease_of

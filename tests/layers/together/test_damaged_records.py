@@ -14,7 +14,7 @@ from fdbqueue import FormatError, Queue, check
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Groups, Leases, Sessions, Subscriptions, Tasks
 from fdbqueue.layers.schedules._schedules import Rule, ScheduleRecord
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import group_keys
 from tests.helpers.clock import Clock
 
 

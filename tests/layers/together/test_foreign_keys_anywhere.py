@@ -18,7 +18,7 @@ import fdbqueue.spark
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Groups, Leases
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import group_keys
 from tests.helpers.nightly import at_night
 from tests.helpers.tampering import Played, Round, Shell, culprits
 from tests.helpers.watching_commits import WatchedCommits

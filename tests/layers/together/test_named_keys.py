@@ -12,7 +12,7 @@ import fdbqueue
 from fdbqueue import FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Groups, Leases, Results, Sessions
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.stored.layout import pack
 
 GARBAGE = b"\xc1garbage\xff"

@@ -27,7 +27,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.moves import rescue
-from fdbqueue.moves.groups import group_keys
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.stored.layout import pack
 from fdbqueue.stored.states import STATES
 from tests.helpers.clock import Clock
