@@ -59,10 +59,10 @@ Guarantees
       waiting `Completion` that ends an item's life writes to the pointer, which the lease takes.
     - *Another quantum.* It is this object's own and takes effect at the next ack; no stored key depends on it.
 
-    A session with `concurrency` has several pointers, one for each slot (`line/slots.py`). An ack that has no item for
-    its slot ends the slot, and conflicts with enqueues. All that changes the number of slots reads and writes the
-    record. Two slots that take the same item conflict. So there are never more than the limit, also when it is lowered
-    while several items end, and no item waits beside a free slot.
+    A session has a pointer for each slot (`line/slots.py`): a serial one has one, which its record names, and one with
+    `concurrency` several. An ack that has no item for its slot ends the slot, and conflicts with enqueues. All that
+    changes the number of slots reads and writes the record. Two slots that take the same item conflict. So there are
+    never more than the limit, also when it is lowered while several items end, and no item waits beside a free slot.
 
     A session with gates has slots too (`line/gates.py`). Its pointers are in the line with a slot of each gate, or wait
     at one. A transaction that takes a slot reads and writes the gate's record. One that gives it back, and finds no
@@ -78,9 +78,9 @@ Limits
     before. A group counts the item in progress as available.
 
     Hot keys on a cluster: the counters and both ends of the line change with each turn of a session, and with each new
-    session. An enqueue into a session that has items adds to one of 16 totals. A gate's record
-    changes when a slot is taken or given back and no session waits. The first place of its line changes when a slot
-    goes from one session to another.
+    session. An enqueue into a session that has items adds to one of 16 totals. A gate's record changes when a slot is
+    taken or given back and no session waits. The first place of its line changes when a slot goes from one session to
+    another.
 
 Source
     K. Henidak's sequential levelled task scheduler (turns, quantum, levels, removal); QuiCK (Lev-Ari et al., SIGMOD

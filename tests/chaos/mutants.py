@@ -630,8 +630,12 @@ MUTANTS = (
     ),
     Mutant(
         "a session that has a pointer gets another one, and is handed over twice",
-        "layers/sessions/session/records.py",
-        (("return 0 if self.pointer and not self.asleep_until_us else max", "return max"),),
+        "layers/sessions/line/slots.py",
+        (
+            ("        if not (visible_at_us or record.room):\n            return\n", ""),
+            ("        if record.pointer and (visible_at_us", "        if record.asleep_until_us and (visible_at_us"),
+            ("min(record.room, items)", "items"),
+        ),
         Kind.sessions,
         tests=("tests/layers/sessions/test_sessions.py::test_a_session_is_done_in_order_one_item_at_a_time",),
     ),

@@ -68,7 +68,7 @@ class SessionRecord(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Why it is blocked until an operator redrives or skips; "" if it is not."""
     closing: int = OPEN
     limit: int = 0
-    """How many items run at once, each in a slot; 0: the session has no slots, and is strictly serial."""
+    """How many items run at once, each in a slot with an entry; 0: the session is serial, and has no entry."""
     slots: int = 0
     """How many slots it has. Each has a pointer in the line. `pointer` is then that of the delayed items, the waker."""
     kept: bool = False
