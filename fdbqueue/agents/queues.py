@@ -349,7 +349,7 @@ class AgentQueue:
         if locked.lease.expires_at - self._leases.clock() >= least * self.seconds:
             return locked
         lease = await self._leases.extend.aio(self._db, locked.lease, duration=self.seconds)
-        return locked._replace(lease=lease)
+        return Locked(locked.id, lease)
 
     async def give_back(self, locked: Locked) -> None:
         """Put an item back into its place. This attempt does not count: no agent got it.

@@ -49,12 +49,13 @@ from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.composing import QueueWithLeases
 from fdbqueue.layers.common.handlers import call_back, not_awaited
 from fdbqueue.layers.common.logs import item_fields
+from fdbqueue.layers.common.waiting import Stop
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
 from fdbqueue.layers.leases.times import not_negative, positive
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
-from fdbqueue.lowlevel import Database, Steps, only_database, verb
+from fdbqueue.lowlevel import Database, Steps, only_database, run_async, verb
 from fdbqueue.stored.policies import Policy
 
 T = TypeVar("T")
@@ -255,7 +256,7 @@ class AgentWatchdog:
             await self._put_off(lease, f"The command could not be started: {error}.")
             return ACKED
         except FdbQueueError as error:
-            outcome = _Outcome("failed", f"The data could not be read: {error}")
+            outcome = _CommandEnd("failed", f"The data could not be read: {error}")
         except asyncio.CancelledError:
             self._tell("returned", lease, "The watchdog stopped.")
             raise
@@ -273,13 +274,13 @@ class AgentWatchdog:
         data.seek(0)
         return size
 
-    async def _command(self, lease: Lease, data: IO[bytes], size: int) -> _Outcome:
+    async def _command(self, lease: Lease, data: IO[bytes], size: int) -> _CommandEnd:
         """Run the command to its end, at most for its lock. No process of its group is left when this returns."""
         with Pipe() as gate, Pipe() as errors:
             process = start(self.command, data, gate, errors, _environment(lease, size))
             return await self._to_its_end(lease, process, gate, errors)
 
-    async def _to_its_end(self, lease: Lease, process: Process, gate: Pipe, errors: Pipe) -> _Outcome:
+    async def _to_its_end(self, lease: Lease, process: Process, gate: Pipe, errors: Pipe) -> _CommandEnd:
         began = time.monotonic()
         end = StandardError(errors)
         try:
@@ -301,12 +302,12 @@ class AgentWatchdog:
         seconds = time.monotonic() - began
         if not in_time:
             why = f"The command took longer than its lock of {self._lock:g} seconds and was killed."
-            return _Outcome("killed", why + tail, process.pid, seconds, process.returncode)
+            return _CommandEnd("killed", why + tail, process.pid, seconds, process.returncode)
         if process.returncode == 0:
-            return _Outcome("confirmed", "", process.pid, seconds, 0)
-        return _Outcome("failed", _told(process.returncode) + tail, process.pid, seconds, process.returncode)
+            return _CommandEnd("confirmed", "", process.pid, seconds, 0)
+        return _CommandEnd("failed", _told(process.returncode) + tail, process.pid, seconds, process.returncode)
 
-    async def _settle(self, lease: Lease, outcome: _Outcome) -> None:
+    async def _settle(self, lease: Lease, outcome: _CommandEnd) -> None:
         """Ack the item, or give it back."""
         if outcome.what == "failed" and outcome.code in NOT_STARTED and not self._can_start():
             await self._put_off(lease, f"The command {self.command[0]!r} is gone.{outcome.why}")
@@ -352,7 +353,7 @@ class AgentWatchdog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _CommandEnd:
     """How a command ended."""
 
     what: Literal["confirmed", "failed", "killed"]
@@ -367,13 +368,11 @@ class _StoppingConsumer(Consumer):
 
     def __init__(self, *args: Any, **terms: Any) -> None:
         super().__init__(*args, **terms)
-        self._rests: list[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = []
+        self._rest = Stop()
 
     def stop(self) -> None:
         super().stop()
-        for loop, event in list(self._rests):
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(event.set)
+        self._rest.ask()
 
     async def may_begin(self) -> bool:
         """Return whether a handler that has rested may begin its work."""
@@ -385,15 +384,8 @@ class _StoppingConsumer(Consumer):
 
     async def rests(self, seconds: float) -> bool:
         """Wait so many seconds, or until this consumer is stopped. Return whether it is stopped."""
-        one = asyncio.get_running_loop(), asyncio.Event()
-        self._rests.append(one)
-        try:
-            if not self._stopped:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(one[1].wait(), seconds)
-        finally:
-            self._rests.remove(one)
-        return self._stopped
+        await run_async(self._rest.rest([], seconds))
+        return self._rest.asked
 
 
 async def _patiently(call: Callable[[], Awaitable[T]]) -> T:

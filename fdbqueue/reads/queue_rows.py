@@ -107,8 +107,8 @@ class PagePart:
 check_parts: Contributions[CheckPart] = Contributions(
     leases="fdbqueue.layers.leases.timer_check:CHECK_PART",
     staged="fdbqueue.layers.staged.check:CHECK_PART",
-    subscriptions="fdbqueue.layers.subscriptions.check:CHECK_PART",
-    streams="fdbqueue.layers.streams.check:CHECK_PART",
+    subscriptions="fdbqueue.layers.subscriptions.head:CHECK_PART",
+    streams="fdbqueue.layers.streams.records:CHECK_PART",
     smart="fdbqueue.layers.smart.check:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
     schedules="fdbqueue.layers.schedules.check:CHECK_PART",

@@ -19,7 +19,7 @@ from typing import Any
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import QueuePaused, StreamError
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.streams import Look, Refusals, Split, Stream, StreamRecord, Terms
+from fdbqueue.layers.streams import Refusals, Split, Stream, StreamLook, StreamRecord, Terms
 from fdbqueue.spark.opening import check_queue, check_reads
 from fdbqueue.spark.options import DEAD, FAIL, WAIT, Options
 from fdbqueue.stored.settings import paused_error
@@ -195,7 +195,7 @@ class StreamSource:
         self._unlimited = False
         self._asked = 0
         self._since: float | None = None
-        self._look: Look | None = None
+        self._look: StreamLook | None = None
 
     def initial_offset(self) -> Offset:
         """Return the offset before the first batch. It is always the same, since Spark may ask twice."""
@@ -293,7 +293,7 @@ class StreamSource:
             for name in ("available", "leased", "delayed", "dead", "claimed", "enqueued", "dequeued")
         }
 
-    def _looked(self) -> Look:
+    def _looked(self) -> StreamLook:
         """Look at the queue. A query that ends waits while the queue is paused, or fails.
 
         Raises:
@@ -317,7 +317,7 @@ class StreamSource:
             return self._options.on_paused == WAIT
         return self._left is None and not self._unlimited
 
-    def _is_due(self, look: Look) -> bool:
+    def _is_due(self, look: StreamLook) -> bool:
         """Return whether to take a batch now."""
         if not look.any:
             self._since = None
@@ -333,14 +333,14 @@ class StreamSource:
         self._rest(SHORT_SECONDS)
         return False
 
-    def _lost_items(self, look: Look) -> int:
+    def _lost_items(self, look: StreamLook) -> int:
         """Return how many items a lost checkpoint's open batch has. It is settled though no other item is there."""
         if look.record is None or not look.stats.claimed:
             return 0
         state = self._stream.state(self._db)
         return state.items if state is not None and state.epoch != self._epoch else 0
 
-    def _following(self, place: StreamPlace, look: Look) -> StreamPlace:
+    def _following(self, place: StreamPlace, look: StreamLook) -> StreamPlace:
         record = look.record
         if place.batch:
             acked = record.acked if record is not None and record.epoch == place.epoch else 0

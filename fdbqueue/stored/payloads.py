@@ -1,12 +1,25 @@
-"""Remove the keys beside an item when the item is removed: the chunks of its payload, and its blob."""
+"""The keys beside an item: the chunks of its payload are read, and removed together with its blob."""
 
 from __future__ import annotations
 
 from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.counters import count
-from fdbqueue.stored.items import Blob, blob_of, is_chunked
+from fdbqueue.stored.items import Blob, Envelope, blob_of, is_chunked, join_chunks
 from fdbqueue.stored.layout import Layout
+
+
+async def read_payload(tr: Transaction, layout: Layout, packed: bytes, opened: Envelope) -> bytes:
+    """Return the payload of an item whose stored value was parsed; read its chunks, if it has some, by snapshot.
+
+    Raises:
+        FormatError: the chunks are damaged, or gone.
+    """
+    if opened.chunked is None:
+        return opened.payload
+    chunks = await rows(tr.snapshot, *layout.chunk_range_of(packed))
+    return join_chunks(opened.chunked, [chunk.value for chunk in chunks])
 
 
 def clear_parts(tr: Transaction, layout: Layout, packed: bytes, stored: bytes, home: Layout | None = None) -> None:

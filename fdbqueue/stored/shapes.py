@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from fdbqueue.base.arguments import check_text
 from fdbqueue.base.position import Position
 from fdbqueue.engine.keys import NOT_A_TUPLE, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
@@ -39,10 +40,29 @@ MEMBER_STATES = frozenset(("available", "leased", "delayed", "done", "dead", "ex
 NESTED, RAW = "key of a queue", "8 bytes"
 """Ends of keys that are more than one part, or no part of a tuple."""
 RAW_BYTES = 8
-NAME_BYTES = {"group": 100, "job": 1_000, "schedule": 200, "stream": 500, "subscription": 200}
+NAME_BYTES = {"group": 100, "job": 1_000, "recipient": 100, "schedule": 200, "stream": 500, "subscription": 200}
 """How many bytes a name may have, and at least one, by what it names. A key with another name is foreign."""
 MOST_US = (1 << 62) - 1
 """The last time that a key may have, in microseconds."""
+
+
+def check_name(name: object, what: str) -> None:
+    """Refuse a name that can't be a part of a key.
+
+    Args:
+        name: the argument.
+        what: what it names: a key of `NAME_BYTES`.
+
+    Raises:
+        TypeError: it is not a str.
+        ValueError: it is empty or too long, or has a lone surrogate.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"A {what} is named by a str, not by {name!r}.")
+    check_text(name, f"The name of a {what}")
+    size, most = len(name.encode()), NAME_BYTES[what]
+    if not 1 <= size <= most:
+        raise ValueError(f"The name of a {what} has 1 to {most} bytes, not {size:,}: {name[:40]!r}.")
 
 
 def _text(value: Any) -> bool:

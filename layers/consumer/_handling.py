@@ -26,7 +26,6 @@ from ..sessions import Sessions
 from ..staged import StagedQueue
 from ..staged.granting import any_untaken
 from ..subscriptions import Subscription
-from ..subscriptions.subscription import subscription_permit
 from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
@@ -278,7 +277,7 @@ class ItemHandling(Handling):
         if isinstance(source, Subscription):
             self.source = own = copy(source)
             own.leases = holds.leases
-            self.permit = subscription_permit(given.db, own)
+            self.permit = own.permit(given.db)
             self.lease_many = partial(own.lease_many.aio, consumer=given.terms.consumer)
         else:
             self.source = leases.queue

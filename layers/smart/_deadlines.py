@@ -60,6 +60,7 @@ from fdbqueue.lowlevel import (
     only_transaction,
     pack,
     verb,
+    within,
 )
 from fdbqueue.stored.own_rows import first_own, first_owns
 
@@ -69,6 +70,7 @@ from ..common.waiting import Stop, long_wait
 from ..leases.times import not_negative, positive
 from .scanning import MISSED, NEAR, deadline_key, deadlines_until, position_of
 from .smart import SmartQueue
+from .types import Message
 
 BATCH = 100
 
@@ -83,7 +85,7 @@ class Deadline:
     """The time at which it should have left the queue, in seconds of the enqueueing process's clock."""
     missed: bool
     """Whether it is missed; else this is a warning."""
-    message: Any
+    message: Message
     """The message; None if the item has left since the claim, or can't be read."""
     state: Literal["available", "leased", "delayed", "gone"]
     """The item's state; "gone" only for a deadline that another monitor claimed before and did not end."""
@@ -185,13 +187,13 @@ class Deadlines:
         for stage in (NEAR, MISSED):
             if stage == NEAR and lead_us is None:
                 continue
-            span = self._layout.deadlines[stage].range()
-            first = await first_own(tr.snapshot, self._layout, "deadlines", span.start, span.stop)
+            first = await first_own(
+                tr.snapshot, self._layout, "deadlines", *within(self._layout.deadlines[stage].key())
+            )
             if first is not None:
                 at_us: int = first[0][1]
                 times.append(at_us - (lead_us or 0) if stage == NEAR else at_us)
-        span = self._layout.missed.range()
-        first = await first_own(tr.snapshot, self._layout, "missed", span.start, span.stop)
+        first = await first_own(tr.snapshot, self._layout, "missed", *within(self._layout.missed.key()))
         times += [first[0][0]] if first is not None else []
         return min(times, default=None)
 

@@ -58,7 +58,7 @@ from functools import partial
 from typing import cast
 
 from fdbqueue import Position, Queue
-from fdbqueue.engine.keys import behind, within
+from fdbqueue.engine.keys import behind
 from fdbqueue.engine.marker import asks_marker
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
@@ -67,14 +67,15 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_limit,
-    check_text,
     is_database,
     only_transaction,
     pack,
     rows,
     value_of,
     verb,
+    within,
 )
+from fdbqueue.stored.shapes import check_name
 
 from ..common.waiting import long_wait
 from ..leases import Leases
@@ -102,7 +103,6 @@ UNREGISTER_ITEMS = 500
 """How many copies of an unregistered recipient one transaction removes; each may remove a whole item."""
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
-NAME_BYTES = 100
 _USE_RESEND = "Use the `resend` of a SmartQueue."
 
 
@@ -153,10 +153,7 @@ class Resend:
 
         *Conflicts:* with every smart enqueue under way, which then includes it. *Cost:* one read, one write.
         """
-        check_recipient(recipient)
-        check_text(recipient, "The name of a recipient")
-        if not 0 < len(recipient.encode()) <= NAME_BYTES:
-            raise ValueError(f"A recipient's name has from 1 to {NAME_BYTES} bytes, not {len(recipient.encode())}.")
+        check_name(recipient, "recipient")
         await self._queue.transact(tr, partial(self._register, recipient=recipient))
 
     @verb
@@ -322,10 +319,15 @@ class Resend:
         if noted.present() and bytes(noted) == packed:
             tr.add_read_conflict_key(known)
             tr.clear(known)
+        return position_of(self._layout, packed), await self._drop(tr, number, packed, others)
+
+    async def _drop(self, tr: Transaction, number: int, packed: bytes, others: list[int]) -> bool:
+        """Remove a copy, and its item if no other recipient must confirm it. Return whether the item is gone."""
         for space in (self._layout.copies, self._layout.unsent):
             tr.clear(self._copies.key(space, number, packed))
-        gone = not await self._is_wanted(tr, packed, others) and (await self._copies.remove(tr, packed, "dequeued"))
-        return position_of(self._layout, packed), gone
+        reads = [tr.get(self._copies.key(self._layout.copies, other, packed)) for other in others]
+        wanted = [(await value_of(read)).present() for read in reads]
+        return not any(wanted) and await self._copies.remove(tr, packed, "dequeued")
 
     async def _only_fetched(self, tr: Transaction, number: int, recipient: str) -> bytes | None:
         """Return the only copy that is fetched and not confirmed.
@@ -373,11 +375,7 @@ class Resend:
         found = await rows(tr, *within(prefix), limit=UNREGISTER_ITEMS)
         gone = 0
         for row in found:
-            packed = row.key[len(prefix) :]
-            for space in (self._layout.copies, self._layout.unsent):
-                tr.clear(self._copies.key(space, number, packed))
-            if not await self._is_wanted(tr, packed, others):
-                gone += await self._copies.remove(tr, packed, "dequeued")
+            gone += await self._drop(tr, number, row.key[len(prefix) :], others)
         if len(found) == UNREGISTER_ITEMS:
             return gone, True
         tr.clear(self._copies.known_key(number))
@@ -403,11 +401,3 @@ class Resend:
         if again:
             tr.add(self._layout.resent_key, _ONE)
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""
-
-    async def _is_wanted(self, tr: Transaction, packed: bytes, numbers: list[int]) -> bool:
-        """Return whether one of these recipients must still confirm an item."""
-        reads = [tr.get(self._copies.key(self._layout.copies, number, packed)) for number in numbers]
-        wanted = False
-        for read in reads:
-            wanted = (await value_of(read)).present() or wanted
-        return wanted

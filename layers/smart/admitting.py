@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from fdbqueue.lowlevel import (
     clear_parts,
     envelope,
     has_parts,
+    is_database,
     leaves_in_doubt,
     new_random,
     notes_of,
@@ -31,11 +32,13 @@ from fdbqueue.lowlevel import (
     write_chunks,
 )
 from fdbqueue.moves.ends import begin as begin_outcome
+from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.looks import check_encodes
 from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import append_item
 
+from ..leases.times import positive, visible_at
 from ..leases.transitions import Transitions
 from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming
@@ -52,7 +55,7 @@ from .scanning import (
     place_of,
     position_of,
 )
-from .types import Decision, MessageType, Outcome
+from .types import Decision, Message, MessageType, Outcome
 
 _DELETING = (Decision.queue_and_delete, Decision.ignore_and_delete)
 _LEAVING_OUT = (Decision.ignore, Decision.ignore_and_delete)
@@ -63,13 +66,27 @@ DEPENDENT_NAMES_BYTES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class EnqueueTerms:
-    """The other arguments of the enqueue."""
+    """The other arguments of an enqueue."""
 
     visible_at_us: int
     """Time at which the item becomes available; 0: no delay."""
     ttl_us: int
     """Time to live; 0: as its type says."""
     headers: Mapping[str, Any] | None
+
+
+def enqueue_terms(
+    now_us: int, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, Any] | None
+) -> EnqueueTerms:
+    """Return the terms that an enqueue was given.
+
+    Raises:
+        TypeError, ValueError: one of them is wrong.
+    """
+    if headers is not None:
+        check_headers(headers)
+    ttl_us = 0 if ttl is None else positive(ttl, "ttl")
+    return EnqueueTerms(visible_at(now_us, delay, at), ttl_us, headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +199,8 @@ class Admitting:
             by=self._position(by),
             position=position,
             rewritten=None if rewritten is None else self._position(by),
-            deleted=self._positions(going.deleted),
-            expired=self._positions(going.expired),
+            deleted=tuple(position_of(self._layout, item.packed) for item in going.deleted),
+            expired=tuple(position_of(self._layout, item.packed) for item in going.expired),
             full=wanted and not has_room,
             asked=asked,
             items_read=scan.items,
@@ -196,7 +213,7 @@ class Admitting:
     def _next_index(self, tr: Transaction) -> Steps[int]:
         return self._queue.next_index(tr, 1, entry="smart")
 
-    def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
+    def _rank(self, message: Message, headers: Mapping[str, Any] | None) -> int | None:
         return self._queue.rank(message, headers)
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:
@@ -332,9 +349,6 @@ class Admitting:
     def _position(self, found: Found | None) -> Position | None:
         return None if found is None else position_of(self._layout, found.packed)
 
-    def _positions(self, items: list[Standing]) -> tuple[Position, ...]:
-        return tuple(position_of(self._layout, item.packed) for item in items)
-
 
 def _ends_at_us(new: Incoming, terms: EnqueueTerms, now_us: int) -> int:
     """Return the time at which a message expires, by its type or its terms, whichever is first; 0: never."""
@@ -374,15 +388,6 @@ BATCH_BYTES = 1_000_000
 Admit: TypeAlias = Callable[[Transaction, Incoming], Steps[Outcome]]
 
 
-async def admit_all(tr: Transaction, prepared: list[Incoming], admit: Admit) -> list[Outcome]:
-    """Admit incoming items one after the other, in one transaction."""
-    outcomes = []
-    for new in prepared:
-        outcome = await admit(tr, new)
-        outcomes.append(outcome)
-    return outcomes
-
-
 class _OneFails(Exception):
     """One of the messages of a batch fails."""
 
@@ -396,7 +401,7 @@ class SmartBatches:
     """
 
     queue: Queue
-    incoming: Callable[[Any], Incoming]
+    incoming: Callable[[Message], Incoming]
     """Prepares a message."""
     admit: Admit
     """Compares and enqueues it in a transaction."""
@@ -407,8 +412,20 @@ class SmartBatches:
     tried: int = 0
     """How many messages the last transaction had."""
 
-    async def enqueue(self, db: Database, messages: Iterable[Any]) -> list[Outcome]:
-        """Enqueue all messages; raise `BulkInterrupted` if one fails after others were enqueued."""
+    async def enqueue(self, tr: Transaction | Database, messages: Iterable[Message]) -> list[Outcome]:
+        """Enqueue all messages, in the given transaction or in a few.
+
+        Raises:
+            BulkInterrupted: given a database, one failed after others were enqueued.
+        """
+        if is_database(tr):
+            return await self._in_batches(cast(Database, tr), messages)
+        return await self._together(cast(Transaction, tr), [self.incoming(message) for message in messages])
+
+    async def _together(self, tr: Transaction, batch: list[Incoming]) -> list[Outcome]:
+        return [await self.admit(tr, new) for new in batch]
+
+    async def _in_batches(self, db: Database, messages: Iterable[Message]) -> list[Outcome]:
         outcomes: list[Outcome] = []
         try:
             halving = Halving(self._cut(messages))
@@ -425,7 +442,7 @@ class SmartBatches:
     ) -> None:
         async def body(tr: Transaction) -> list[Outcome]:
             try:
-                return await admit_all(tr, batch, self.admit)
+                return await self._together(tr, batch)
             except FDBError:
                 raise
             except Exception as error:
@@ -442,7 +459,7 @@ class SmartBatches:
         except FDBError as error:
             halving.halve(error)
 
-    def _cut(self, messages: Iterable[Any]) -> Iterator[list[Incoming]]:
+    def _cut(self, messages: Iterable[Message]) -> Iterator[list[Incoming]]:
         batch: list[Incoming] = []
         size_bytes = 0
         for message in messages:
@@ -478,7 +495,7 @@ class SmartBatches:
 # Change messages of a smart queue by their positions: the index, deadlines and copies change with them.
 
 
-class SmartEditing(Editing[Any]):
+class SmartEditing(Editing):
     """Changes of one smart queue's messages.
 
     A new message has the type and the relation key of the old one. No queued item is asked about it, as when an item's

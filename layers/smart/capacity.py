@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeAlias, TypeVar, cast
 
 from fdbqueue import Queue, QueueFull
 from fdbqueue.engine.waiting import until_changed
@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     pack,
     read_counts,
     rows,
+    within,
 )
 from fdbqueue.moves.taking import outdated
 from fdbqueue.stored.layout import TTL, level_range, rank_of
@@ -35,8 +36,9 @@ from fdbqueue.stored.states import InQueue
 from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
+from ..leases.times import check_timeout, check_waits
 from .check_runner import Incoming
-from .scanning import SmartIndex, Span, place_of
+from .scanning import Entries, SmartIndex, place_of
 from .types import MOST_COUNTED, Limit
 
 R = TypeVar("R")
@@ -113,18 +115,11 @@ class Capacity:
 
         *Cost:* a transaction that watches up to 100 keys; it wakes when one of them changes, or an item expires.
         """
-        watches, due_us = await attempts(db, partial(self._watch, new=new, limit=limit))
-        if not watches:
-            return
-        now_us = self._leases.now_us()
-        until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us) / 1e6)
-        started = time.monotonic()
-        await until_changed(watches, seconds, until_due)
-        if until_due is not None and time.monotonic() - started >= until_due:
+        if await until_changed_or_due(db, partial(self._watch, new=new, limit=limit), self._leases.now_us, seconds):
             # No other process may fire the timer, and an expired item must make room.
             await self._leases.reclaim.steps(db)
 
-    def _of_index(self, new: Incoming) -> list[tuple[Limit, Span]]:
+    def _of_index(self, new: Incoming) -> list[tuple[Limit, Entries]]:
         limits = []
         if new.type.key_limit is not None:
             limits.append((new.type.key_limit, self._index.key_span(new.type.name, new.key)))
@@ -133,7 +128,7 @@ class Capacity:
         return limits
 
     async def _in_index(
-        self, tr: Transaction, limit: Limit, span: Span, going: Going, now_us: int, new: Incoming
+        self, tr: Transaction, limit: Limit, span: Entries, going: Going, now_us: int, new: Incoming
     ) -> bool:
         most = limit.most + len(going.packed)
         entries = await rows(tr, span.begin, span.end, limit=most)
@@ -229,7 +224,7 @@ class Capacity:
         """Return items, those that a worker has begun as leased ones."""
         if not self.begun:
             return items
-        return [item._replace(state="leased") if item.packed in self.begun else item for item in items]
+        return [Standing(one.packed, "leased", one.stored) if one.packed in self.begun else one for one in items]
 
     def _span(self, state: InQueue, *, rank: int | None = None, below: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
@@ -243,12 +238,11 @@ class Capacity:
 
     async def _count(self, tr: Transaction) -> int:
         # A plain read: the limit is exact, so an item that enters or leaves meanwhile makes this transaction run again.
-        span = self._layout.counts.range()
-        tr.add_read_conflict_range(span.start, span.stop)
+        tr.add_read_conflict_range(*within(self._layout.counts.key()))
         counts = await read_counts(tr, self._layout)
         return counts.get("enqueued", 0) - sum(counts.get(name, 0) for name in _GONE)
 
-    async def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> tuple[list[Future[Any]], int | None]:
+    async def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Watches:
         """Return watches on keys that change when there is room, and the next due time; no watch if there is room."""
         due = await due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
         due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
@@ -267,6 +261,37 @@ class Capacity:
                 if len(entries) >= limit.most:
                     return [row.key for row in entries] if len(entries) <= WATCHED_ENTRIES else counters
         return counters if limit is self._limit and await self._count(tr) >= limit.most else []
+
+
+Watches: TypeAlias = tuple[list[Future[None]], int | None]
+"""Watches on keys that change when a call may go on, none if it may now; and when the next timer is due."""
+
+
+async def until_changed_or_due(
+    db: Database,
+    watch: Callable[[Transaction], Steps[Watches]],
+    now_us: Callable[[], int],
+    seconds: float | None,
+) -> bool:
+    """Wait until a watched key changes, a timer is due, or `seconds` have passed. Return whether a timer is due."""
+    watches, due_us = await attempts(db, watch)
+    if not watches:
+        return False
+    until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - now_us()) / 1e6)
+    began = time.monotonic()
+    await until_changed(watches, seconds, until_due)
+    return until_due is not None and time.monotonic() - began >= until_due
+
+
+def check_waiting(tr: Transaction | Database, timeout: float | None) -> None:
+    """Check a call that may wait for room.
+
+    Raises:
+        TypeError, ValueError: the timeout is none, or was given with a transaction.
+    """
+    if not is_database(tr) and timeout is not None:
+        check_waits(tr)
+    check_timeout(timeout)
 
 
 class Wait(Protocol):

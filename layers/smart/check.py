@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from fdbqueue import CheckFailed, FormatError, Queue
-from fdbqueue.engine.keys import is_within, within
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import (
     CheckPart,
     Database,
@@ -20,6 +20,7 @@ from fdbqueue.lowlevel import (
     pages,
     parse,
     rows,
+    within,
 )
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.layout import name_of
@@ -59,9 +60,13 @@ class DependentKeysCheck(ItemCheck):
         missing = sorted(key for key in named - entries if is_within(key, begin))
         problems = [f"The smart index has no {_told(layout, key)}, which its item's notes name." for key in missing]
         problems += surplus(layout, "smart index", sorted(entries), named)
-        for name, space in other_dependent_keys(layout):
-            problems += surplus(layout, name, keys_of(self._tr, space), named)
-        return problems
+        return [*problems, *self._surplus_of_others()]
+
+    def _surplus_of_others(self) -> list[str]:
+        """Return a sentence for each deadline and copy that no item's notes name."""
+        layout = self._layout
+        spaces = (("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent))
+        return [told for name, space in spaces for told in surplus(layout, name, keys_of(self._tr, space), self._named)]
 
 
 def surplus(layout: Layout, name: str, keys: Iterable[bytes], named: set[bytes]) -> list[str]:
@@ -74,11 +79,6 @@ def keys_of(tr: Transaction | Database, space: Subspace) -> Iterator[bytes]:
     for page in pages(tr, *within(space.key())):
         for row in page:
             yield row.key
-
-
-def other_dependent_keys(layout: Layout) -> tuple[tuple[str, Subspace], ...]:
-    """Return the names and subspaces of dependent keys other than the index."""
-    return ("deadline", layout.deadlines), ("copy", layout.copies), ("unsent", layout.unsent)
 
 
 def _told(layout: Layout, key: bytes) -> str:
@@ -137,7 +137,7 @@ async def read_smart_stats(
     return SmartStats(items, types, recipients)
 
 
-class IndexCheck(ItemCheck):
+class IndexCheck(DependentKeysCheck):
     """Compares the index and the other dependent keys of items with the items' messages.
 
     Args:
@@ -147,25 +147,22 @@ class IndexCheck(ItemCheck):
     """
 
     def __init__(self, tr: Transaction | Database, layout: Layout, messages: Messages) -> None:
-        self._tr = tr
-        self._layout = layout
+        super().__init__(tr, layout)
         self._index = SmartIndex(layout)
         self._messages = messages
         self._functions = Functions(messages.types.values())
         self._problems: list[str] = []
         self._wanted: set[bytes] = set()
-        self._allowed: set[bytes] = set()
 
     def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
         """Note the index entry that an item should have, and the keys that its notes name."""
+        super().see(packed, state, row, notes)
         if notes is None or state in ("dead", CLAIMED):
             return
-        beside = set(self._layout.dependent_keys(notes.beside, packed))
-        self._allowed |= beside
         problem, entry = self._entry_of(packed, row)
         if entry:
             self._wanted.add(entry)
-        if problem or entry not in beside:
+        if problem or entry not in self._layout.dependent_keys(notes.beside, packed):
             told = problem or "has notes that do not name its index entry"
             self._problems.append(f"The item {position_of(self._layout, packed)} {told}.")
 
@@ -175,9 +172,7 @@ class IndexCheck(ItemCheck):
         found = set(keys_of(self._tr, layout.smart))
         problems = [f"The item {self._told(key)} is missing in the index." for key in sorted(wanted - found)]
         problems += [f"The index has an entry of {self._told(key)}, which is no such item's." for key in found - wanted]
-        for name, space in other_dependent_keys(layout):
-            problems += surplus(layout, name, keys_of(self._tr, space), self._allowed)
-        return [*self._problems, *problems]
+        return [*self._problems, *problems, *self._surplus_of_others()]
 
     def _entry_of(self, packed: bytes, row: KeyValue) -> tuple[str, bytes]:
         """Return the problem of an item, and the index key that it should have by its own message."""

@@ -13,21 +13,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from fdbqueue import CheckFailed, CodecError, Position, Queue
+from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Layout
 from fdbqueue.moves.taking import is_over
 from fdbqueue.stored.codecs import reason_of
 
 from .messages import Functions, Given, Messages, TimeLimitExceeded, takes, within
-from .scanning import Found, position_of
-from .types import Asked, Decision, MessageType, Replace
+from .scanning import Bounds, Found, position_of
+from .types import Asked, Decision, Key, Limit, Message, MessageType, Replace, check_bounds
 
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
     """A message that is about to be enqueued."""
 
-    message: Any
+    message: Message
     """A copy for the checks, decoded from the bytes to store."""
     type: MessageType
     given: Given
@@ -35,9 +38,38 @@ class Incoming:
     payload: bytes
 
     @property
-    def key(self) -> Any:
+    def key(self) -> Key:
         """The message's relation key."""
         return self.given.key
+
+
+class CheckTerms(msgspec.Struct, frozen=True):
+    """How a smart queue, or smart sessions, check: their arguments beside the queue.
+
+    Raises:
+        TypeError, ValueError: one of them is wrong.
+    """
+
+    limit: Limit | None
+    """How many items there may be."""
+    max_items: int
+    """How many queued items an incoming item may be compared with."""
+    max_bytes: int
+    """How large these items may be together."""
+    check_seconds: float
+    """How long the checks of one window may take together."""
+    debug: bool
+    """Whether each check runs twice."""
+
+    def __post_init__(self) -> None:
+        bounds = {"max_items": self.max_items, "max_bytes": self.max_bytes, "check_seconds": self.check_seconds}
+        check_bounds(self.limit, **bounds)
+        check_flag(self.debug, "debug")
+
+    @property
+    def bounds(self) -> Bounds:
+        """How much an incoming item may be compared with."""
+        return Bounds(self.max_items, self.max_bytes)
 
 
 class Checker(NamedTuple):
@@ -73,23 +105,21 @@ class CheckRunner:
     """Asks the items of one queue.
 
     Args:
-        seconds: how long the checks of one window may take together.
-        debug: run each check twice and compare.
+        terms: how long checks may take, and whether each runs twice.
     """
 
-    def __init__(self, queue: Queue, messages: Messages, *, seconds: float, debug: bool) -> None:
+    def __init__(self, queue: Queue, messages: Messages, terms: CheckTerms) -> None:
         self._queue = queue
         self._layout: Layout = queue.layout
         self._messages = messages
-        self._seconds = seconds
-        self._debug = debug
+        self._seconds, self._debug = terms.check_seconds, terms.debug
         self._encode, self._decode = messages.encode_as, messages.decode_typed
-        self.functions = Functions(messages.types.values(), seconds)
+        self.functions = Functions(messages.types.values(), self._seconds)
         self._checkers = {name: _checker(own) for name, own in messages.types.items()}
         self.wants_last = any(checker.last for checker in self._checkers.values())
         """Whether any check takes `last`."""
 
-    def incoming(self, message: Any, now_us: int) -> Incoming:
+    def incoming(self, message: Message, now_us: int) -> Incoming:
         """Prepare a message for its enqueue.
 
         Raises:
@@ -173,26 +203,32 @@ class CheckRunner:
             self._note(answers, answer, message, new, one, own)
             return
 
-    def _note(self, answers: Answers, answer: Any, message: Any, new: Incoming, one: Found, own: MessageType) -> None:
-        taken_over = isinstance(answer, Replace)
-        if not taken_over and not isinstance(answer, Decision):
+    def _note(
+        self, answers: Answers, answer: object, message: Message, new: Incoming, one: Found, own: MessageType
+    ) -> None:
+        if not isinstance(answer, Replace | Decision):
             if inspect.iscoroutine(answer):
                 answer.close()
             raise self._failed(one, new, f"it returned {answer!r}, which is not a Decision")
-        payload = self._taken_over(answer.message if taken_over else message, new, one, own)
-        terms: Literal["own", "incoming"] = answer.terms if isinstance(answer, Replace) else "own"
+        decision = Decision.ignore
+        terms: Literal["own", "incoming"] = "own"
+        if isinstance(answer, Replace):
+            message, terms = answer.message, answer.terms
+        else:
+            decision = answer
+        payload = self._taken_over(message, new, one, own)
         changed = payload != one.payload or terms == "incoming"
-        if changed and not taken_over and answer is not Decision.ignore:
-            raise self._failed(one, new, f"it changed its message and answered {str(answer)!r}, not 'ignore'")
+        if changed and decision is not Decision.ignore:
+            raise self._failed(one, new, f"it changed its message and answered {str(decision)!r}, not 'ignore'")
         if changed and one.state == "leased":
             raise self._failed(
                 one, new, "it is leased, and changed its message: its consumer still has the old message"
             )
-        answers.decision = Decision.ignore if taken_over else answer
+        answers.decision, answers.terms = decision, terms
         answers.by, answers.type = one, own
-        answers.payload, answers.terms = payload if changed else None, terms
+        answers.payload = payload if changed else None
 
-    def _taken_over(self, message: Any, new: Incoming, one: Found, own: MessageType) -> bytes:
+    def _taken_over(self, message: Message, new: Incoming, one: Found, own: MessageType) -> bytes:
         """Return the new payload of a message whose check answered.
 
         Raises:
@@ -217,7 +253,7 @@ class CheckRunner:
             raise self._failed(one, new, "it changed the key of its message")
         return payload
 
-    def _is_over(self, own: MessageType, message: Any, new: Incoming, now_us: int, at: _At) -> bool:
+    def _is_over(self, own: MessageType, message: Message, new: Incoming, now_us: int, at: _At) -> bool:
         """Return whether the predicate of an item's type says that it is outdated."""
         at.function = "expires"
         try:
@@ -227,7 +263,9 @@ class CheckRunner:
         at.function = "check"
         return said is True
 
-    def _ask_again(self, answer: Any, message: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> None:
+    def _ask_again(
+        self, answer: object, message: Message, new: Incoming, one: Found, now_us: int, last: bytes | None
+    ) -> None:
         """Run the check again on a fresh copy, and compare."""
         other = self._messages.decode(one.payload)
         again = self._answer(other, new.message, new, one, now_us, last)
@@ -245,7 +283,9 @@ class CheckRunner:
                 raise self._failed(one, new, "it changed the newcomer")
         raise self._failed(found[0], new, "it, or an item behind it, sometimes changed the incoming message")
 
-    def _answer(self, message: Any, incoming: Any, new: Incoming, one: Found, now_us: int, last: bytes | None) -> Any:
+    def _answer(
+        self, message: Message, incoming: Message, new: Incoming, one: Found, now_us: int, last: bytes | None
+    ) -> Any:
         checker = self._checkers[self._messages.type_of(message).name]
         if checker.check is None or (one.state == "leased" and not checker.asked):
             return Decision.dont_care
@@ -254,7 +294,9 @@ class CheckRunner:
         except Exception as error:
             raise self._raised(one, new, error) from error
 
-    def _call(self, checker: Checker, message: Any, incoming: Any, one: Found, now_us: int, last: bytes | None) -> Any:
+    def _call(
+        self, checker: Checker, message: Message, incoming: Message, one: Found, now_us: int, last: bytes | None
+    ) -> Any:
         check: Any = checker.check
         more = (self._asked(one, now_us),) if checker.asked else ()
         return (
@@ -263,7 +305,7 @@ class CheckRunner:
             else check(message, incoming, *more)
         )
 
-    def _changed(self, message: Any, payload: bytes) -> bool:
+    def _changed(self, message: Message, payload: bytes) -> bool:
         """Return whether a message differs from `payload`, which another program may have encoded differently."""
         now = self._messages.encode(message)
         return now != payload and now != self._messages.encode(self._messages.decode(payload))

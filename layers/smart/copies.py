@@ -9,21 +9,18 @@ from typing import NamedTuple
 import msgspec
 
 from fdbqueue import Item, Position
-from fdbqueue.engine.keys import within
-from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
-    Future,
     KeyValue,
     Layout,
     Subspace,
     Transaction,
-    attempts,
     locate,
     pack,
     rows,
     started,
     value_of,
+    within,
 )
 from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
 from fdbqueue.stored.own_values import decoded
@@ -31,6 +28,7 @@ from fdbqueue.stored.own_values import decoded
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us
 from ..leases.transitions import Transitions
+from .capacity import Watches, until_changed_or_due
 
 # The registry of the recipients that fetch copies of a smart queue's items.
 
@@ -240,7 +238,6 @@ def said(what: object) -> tuple[str, NamedCopies | None]:
 WINDOW = 64
 _COME_BACK = ("enqueued", "leased", "delayed", "dead")
 """When an item becomes available, one of these counters changes."""
-_AT_LEAST_SECONDS = 0.01
 
 
 @dataclass(slots=True)
@@ -371,13 +368,9 @@ class Fetching:
 
     async def wait(self, db: Database, recipient: str, seconds: float | None) -> None:
         """Wait until there may be a copy to fetch, or `seconds` have passed."""
-        watches, due_us = await attempts(db, partial(self._watch, recipient=recipient))
-        if not watches:
-            return
-        until_due = None if due_us is None else max(_AT_LEAST_SECONDS, (due_us + 1 - self._leases.now_us()) / 1e6)
-        await until_changed(watches, seconds, until_due)
+        await until_changed_or_due(db, partial(self._watch, recipient=recipient), self._leases.now_us, seconds)
 
-    async def _watch(self, tr: Transaction, recipient: str) -> tuple[list[Future[None]], int | None]:
+    async def _watch(self, tr: Transaction, recipient: str) -> Watches:
         """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
         number, _ = await self._copies.numbers(tr, recipient)
         prefix = self._copies.prefix(self._layout.unsent, number)

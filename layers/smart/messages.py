@@ -20,7 +20,7 @@ from fdbqueue.base.typed import decoder
 from fdbqueue.stored.lossless import refuse_if_changed
 
 from ..leases.times import LONGEST_SECONDS, positive
-from .types import MOST_COUNTED, MessageType
+from .types import MOST_COUNTED, Key, Message, MessageType
 
 # A time limit for user code that runs in this thread.
 #
@@ -179,7 +179,7 @@ class Time(NamedTuple):
 class Given(NamedTuple):
     """Results of a type's functions for one message."""
 
-    key: Any
+    key: Key
     expires: Time
     deadline: Time
 
@@ -204,7 +204,7 @@ class Functions:
         self.predicates = {name: partial(self._ask, name, function) for name, function in callables.items()}
         """By type: the predicate, called with a message and the time. These calls have no time limit or error check."""
 
-    def of(self, own: MessageType, message: Any, now_us: int, *, whose: str = NEW) -> Given:
+    def of(self, own: MessageType, message: Message, now_us: int, *, whose: str = NEW) -> Given:
         """Return the results of a type's functions for a message.
 
         Raises:
@@ -230,20 +230,20 @@ class Functions:
             self._time(own, "deadline", due, whose) if callable(deadline) else _duration(deadline),
         )
 
-    def key(self, own: MessageType, message: Any, *, whose: str) -> Any:
+    def key(self, own: MessageType, message: Message, *, whose: str) -> Any:
         """Return a message's relation key; otherwise as `of`."""
         if own.key is None:
             return None
         return _not_awaited(own, "key", self._within(own, ["key"], partial(own.key, message), whose), whose)
 
-    def confirms(self, own: MessageType, message: Any) -> Any:
+    def confirms(self, own: MessageType, message: Message) -> Any:
         """Return the result of the type's `confirms` for a message."""
-        function: Callable[[Any], Any] | None = own.confirms
+        function: Callable[[Message], Any] | None = own.confirms
         if function is None:
             return None
         return _not_awaited(own, "confirms", self._within(own, ["confirms"], partial(function, message), NEW), NEW)
 
-    def is_over(self, own: MessageType, message: Any, now_us: int, position: Position) -> bool:
+    def is_over(self, own: MessageType, message: Message, now_us: int, position: Position) -> bool:
         """Return whether the type's predicate says that an item, which is about to be taken, is outdated."""
         predicate = self.predicates.get(own.name)
         if predicate is None:
@@ -251,7 +251,7 @@ class Functions:
         whose = f"the item {position}; it stays where it is"
         return self._within(own, ["expires"], partial(predicate, message, now_us), whose, position) is True
 
-    def _ask(self, name: str, function: Callable[..., Any], message: Any, now_us: int) -> Any:
+    def _ask(self, name: str, function: Callable[..., Any], message: Message, now_us: int) -> Any:
         return function(message, now_us / 1e6) if name in self._takes_now else function(message)
 
     def _within(
@@ -334,14 +334,14 @@ class Messages:
     """
 
     def __init__(self, *types: MessageType, format: Literal["json", "msgpack"] = "json") -> None:
-        self.is_over: Callable[[Any, int, Position], bool] | None = None
+        self.is_over: Callable[[Message, int, Position], bool] | None = None
         """Returns whether a predicate says that an item is outdated. It gets the item's message, the time in
         microseconds, and the position. None if no type has a predicate. Every call that takes items out uses it."""
         if format not in ("json", "msgpack"):
             raise ValueError(f"The format is 'json' or 'msgpack', not {format!r}.")
         self.name = f"{format} messages"
         self.types: dict[str, MessageType] = {}
-        self._by_class: dict[type[Any], MessageType] = {}
+        self._by_class: dict[type[Message], MessageType] = {}
         self._decoders: dict[str, Any] = {}
         self._by_tag: dict[bytes, tuple[MessageType, Any]] = {}
         self._json = format == "json"
@@ -363,7 +363,7 @@ class Messages:
     def __repr__(self) -> str:
         return f"Messages({', '.join(self.types)})"
 
-    def type_of(self, message: Any) -> MessageType:
+    def type_of(self, message: Message) -> MessageType:
         """Return a message's type.
 
         Raises:
@@ -380,11 +380,11 @@ class Messages:
             )
         return found
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Message) -> bytes:
         """Encode a message."""
         return self.encode_as(self.type_of(value), value)
 
-    def encode_as(self, found: MessageType, value: Any) -> bytes:
+    def encode_as(self, found: MessageType, value: Message) -> bytes:
         """Encode a message whose type is known.
 
         Raises:
@@ -402,11 +402,11 @@ class Messages:
             refuse_if_changed(self.name, value, back)
         return encoded
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Message:
         """Decode a message into its class, or plain data into a dict."""
         return self.decode_typed(data)[1]
 
-    def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
+    def decode_typed(self, data: bytes) -> tuple[MessageType, Message]:
         """Decode a message; return its type and the message."""
         if data.startswith(_JSON_TAG):  # as `encode` writes it; other programs may write it differently
             known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])
@@ -418,7 +418,7 @@ class Messages:
             raise CodecError(f"The message is of type {name!r}, which is not registered: {', '.join(self.types)} are.")
         return found, self._decoders[name].decode(data)
 
-    def _is_over(self, functions: Functions, message: Any, now_us: int, position: Position) -> bool:
+    def _is_over(self, functions: Functions, message: Message, now_us: int, position: Position) -> bool:
         return functions.is_over(self.type_of(message), message, now_us, position)
 
     def _add(self, given: MessageType, module: Any) -> None:
@@ -434,7 +434,7 @@ class Messages:
         if self._json:
             self._by_tag[self._encoder.encode(given.name)[1:-1]] = (given, self._decoders[given.name])
 
-    def _check_class(self, name: str, cls: type[Any]) -> None:
+    def _check_class(self, name: str, cls: type[Message]) -> None:
         if cls in self._by_class:
             raise ValueError(f"{cls.__name__} is the class of two types, {self._by_class[cls].name!r} and {name!r}.")
         is_struct = issubclass(cls, msgspec.Struct)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import CodecError, FormatError, Position, Queue, ScanTooLarge
-from fdbqueue.engine.keys import is_within, within
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,
     Envelope,
@@ -22,14 +22,15 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     fdb_tuple,
-    join_chunks,
     locate,
     parse,
     rows,
     started,
+    within,
 )
 from fdbqueue.stored.layout import is_packed, rank_of
 from fdbqueue.stored.own_rows import parts_of, told_foreign
+from fdbqueue.stored.payloads import read_payload
 from fdbqueue.stored.places import RANGE_READ_ITEMS
 from fdbqueue.stored.states import IN_QUEUE, InQueue
 
@@ -43,7 +44,7 @@ from .types import Key, MessageType, Sees
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class Entries:
     """The entries of one type, or of one relation key of it."""
 
     begin: bytes
@@ -69,17 +70,17 @@ class SmartIndex:
         """Return the part that names this type and key in an item's notes."""
         return self._prefix(type_name, key)[len(self._layout.prefix) :]
 
-    def span(self, type_name: str) -> Span:
+    def span(self, type_name: str) -> Entries:
         """Return the entries of a type."""
         begin = self._type_prefix(type_name)
-        return Span(*within(begin), 0)
+        return Entries(*within(begin), 0)
 
-    def key_span(self, type_name: str, key: Key) -> Span:
+    def key_span(self, type_name: str, key: Key) -> Entries:
         """Return the entries of a type and relation key, which are in queue order."""
         begin = self._prefix(type_name, key)
-        return Span(*within(begin), len(begin))
+        return Entries(*within(begin), len(begin))
 
-    def spans(self, seer: MessageType, key: Key) -> list[Span] | None:
+    def spans(self, seer: MessageType, key: Key) -> list[Entries] | None:
         """Return the entries that an incoming item of this type and key must see; None: it must see all items."""
         sees: Sees = seer.sees
         if sees.all:
@@ -207,7 +208,7 @@ class Scan:
         remedy: advice for the error that it must see too many items.
     """
 
-    def __init__(self, tr: Transaction, queue: Queue, spans: list[Span] | None, bounds: Bounds, remedy: str) -> None:
+    def __init__(self, tr: Transaction, queue: Queue, spans: list[Entries] | None, bounds: Bounds, remedy: str) -> None:
         self._tr = tr
         self._queue = queue
         self._layout = queue.layout
@@ -244,8 +245,7 @@ class Scan:
             size_bytes += len(payload)
             if opened.chunked is not None:
                 self._check(len(found), size_bytes + opened.chunked.size_bytes)
-                chunks = await rows(self._tr.snapshot, *self._layout.chunk_range_of(packed))
-                payload = join_chunks(opened.chunked, [row.value for row in chunks])
+                payload = await read_payload(self._tr, self._layout, packed, opened)
                 size_bytes += len(payload)
             window.append(_found(Found, (packed, state, stored, opened, payload)))
         self.items += len(found)
@@ -301,7 +301,7 @@ class Scan:
             merged = [one for one in merged if one[0] <= min(ends)]
         return merged
 
-    async def _indexed_items(self, spans: list[Span]) -> list[_Row]:
+    async def _indexed_items(self, spans: list[Entries]) -> list[_Row]:
         """Read the next window of the items that the index names."""
         for span, read in zip(spans, self._reads, strict=True) if self._reads else ():
             self._entries += map(span.packed, [row.key for row in await read])

@@ -4,36 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
+
+from msgspec.structs import asdict
 
 from fdbqueue import CheckReport, Queue
-from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, is_database, verb
-from fdbqueue.stored.items import check_headers, with_header
+from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, check_values, verb
 
 from ..common.composing import QueueWithLeases, TakenFromFront, leases_of
-from ..common.levels import PRIORITY, Levels
+from ..common.levels import with_priority
 from ..leases import Leases
 from ..leases.marking import sessions_of
 from ..leases.timer_check import check_leases
-from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ._resend import Resend
-from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, admit_all
-from .capacity import Capacity, until_room
+from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, enqueue_terms
+from .capacity import Capacity, check_waiting, until_room
 from .check import IndexCheck, SmartStats, read_smart_stats
-from .check_runner import CheckRunner, Incoming
+from .check_runner import CheckRunner, CheckTerms, Incoming
 from .copies import Recipients, said
 from .messages import NEW, Messages, failed
-from .scanning import Bounds, SmartIndex
-from .types import Decision, Limit, Outcome, check_bounds
+from .scanning import SmartIndex
+from .types import Decision, Limit, Message, Outcome
 
 MAX_SCAN_ITEMS = 10_000
 MAX_SCAN_BYTES = 20_000_000
 CHECK_SECONDS = 1.0
 
 
-class SmartQueue(Named, TakenFromFront[Any]):
+class SmartQueue(Named, TakenFromFront):
     """A queue whose items decide about incoming items.
 
     As everywhere, a verb takes a transaction or a database. In a transaction it commits nothing. Given a database, it
@@ -91,32 +90,24 @@ class SmartQueue(Named, TakenFromFront[Any]):
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
         self.messages = self.queue.codec
-        check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
-        check_flag(debug, "debug")
-        self._given: dict[str, Any] = {
-            "limit": limit,
-            "max_items": max_items,
-            "max_bytes": max_bytes,
-            "check_seconds": check_seconds,
-            "debug": debug,
-        }
+        self._terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
         self.resend = Resend(self.leases)
         """The recipients that fetch copies and confirm them."""
         self._index = SmartIndex(self.queue.layout)
         self._capacity = Capacity(self.leases, self._index, limit)
-        self._check_runner = CheckRunner(self.queue, self.messages, seconds=check_seconds, debug=debug)
+        self._check_runner = CheckRunner(self.queue, self.messages, self._terms)
         self._admitting = Admitting(
             self.queue,
             self._index,
             self._check_runner,
             self._capacity,
             Recipients(self.queue.layout),
-            Bounds(max_items, max_bytes),
+            self._terms.bounds,
         )
         self.queue.layout.known.made.is_smart = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SmartQueue, **self._given), (self.leases,)
+        return partial(SmartQueue, **asdict(self._terms)), (self.leases,)
 
     def __repr__(self) -> str:
         return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
@@ -160,10 +151,9 @@ class SmartQueue(Named, TakenFromFront[Any]):
         Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
         for the keys and items that it sees; a plain enqueue's writes, and one for the index.
         """
-        if not is_database(tr) and timeout is not None:
-            check_waits(tr)
-        terms = self._terms(priority, delay, at, ttl, headers)
-        check_timeout(timeout)
+        check_waiting(tr, timeout)
+        headers = with_priority(self.queue, headers, priority)
+        terms = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers)
         new = self._incoming(value)
         return await self._enqueue(tr, new, terms, timeout)
 
@@ -192,18 +182,13 @@ class SmartQueue(Named, TakenFromFront[Any]):
             BulkInterrupted: given a database, a message failed after others were enqueued.
             TypeError: `values` is one str, bytes or mapping; no key was touched.
         """
-        if not is_database(tr) and timeout is not None:
-            check_waits(tr)
-        terms = self._terms(priority, delay, at, ttl, headers)
-        check_timeout(timeout)
+        check_waiting(tr, timeout)
+        headers = with_priority(self.queue, headers, priority)
+        terms = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers)
         check_values(values)
-        admit = partial(self._admit, terms=terms)
-        if is_database(tr):
-            alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-            batches = SmartBatches(self.queue, self._incoming, admit, alone)
-            return await batches.enqueue(cast(Database, tr), values)
-        incomings = [self._incoming(message) for message in values]
-        return await admit_all(cast(Transaction, tr), incomings, admit)
+        alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
+        batches = SmartBatches(self.queue, self._incoming, partial(self._admit, terms=terms), alone)
+        return await batches.enqueue(tr, values)
 
     @verb
     async def stats(self, tr: Transaction | Database) -> SmartStats:
@@ -227,34 +212,13 @@ class SmartQueue(Named, TakenFromFront[Any]):
         layout = self.leases.layout
         return blocking(lambda: check_leases(tr, layout, lambda tr: IndexCheck(tr, layout, self.messages)))
 
-    def editing(self) -> Editing[Any]:
+    def editing(self) -> Editing:
         """Return the changes of items by their positions; for layers."""
         now_us = self.leases.now_us
         return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)
 
-    def _incoming(self, message: Any) -> Incoming:
+    def _incoming(self, message: Message) -> Incoming:
         return self._check_runner.incoming(message, self.leases.now_us())
-
-    def _terms(
-        self,
-        priority: int | None,
-        delay: float | None,
-        at: float | None,
-        ttl: float | None,
-        headers: Mapping[str, Any] | None,
-    ) -> EnqueueTerms:
-        if priority is not None:
-            if not isinstance(self.queue.order, Levels):
-                raise ValueError(
-                    f"{self.queue!r} has no levels, and so no priorities. Make the smart queue of a priority queue's"
-                    " leases: SmartQueue(PriorityQueue(queue).leases)."
-                )
-            self.queue.order.rank_of(priority)
-            headers = with_header(headers, PRIORITY, priority)
-        elif headers is not None:
-            check_headers(headers)
-        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
-        return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
 
     def _enqueue(
         self, tr: Transaction | Database, new: Incoming, terms: EnqueueTerms, timeout: float | None

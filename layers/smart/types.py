@@ -76,11 +76,13 @@ def check_bounds(limit: object, **bounds: float) -> None:
 
 # Message types: the rules of each type of messages, and the queued items that it sees.
 
+Message: TypeAlias = Any
+"""A message: an object of the class of its type, or a dict."""
 Key: TypeAlias = str | bytes | int | tuple[Any, ...] | None
 """Relates messages of the same type or of different types to each other."""
-Seconds: TypeAlias = float | Callable[[Any], float | None] | None
+Seconds: TypeAlias = float | Callable[[Message], float | None] | None
 """A duration from the enqueue, or a function of the message that returns a time of the clock or None for never."""
-Life: TypeAlias = Seconds | Callable[[Any], bool] | Callable[[Any, float], float | bool | None]
+Life: TypeAlias = Seconds | Callable[[Message], bool] | Callable[[Message, float], float | bool | None]
 """As `Seconds`. Or a predicate: a function that returns, at each use, whether the message is outdated. A function with
 two arguments also gets the time, in seconds of the queue's clock."""
 Confirmed: TypeAlias = str | tuple[str, Any]
@@ -132,14 +134,14 @@ class MessageType:
 
     name: str
     """The name stored in each of its messages."""
-    cls: type[Any] | None = None
+    cls: type[Message] | None = None
     """Its class, a dataclass or a msgspec Struct; None: plain data, dicts whose "type" is `name`."""
     check: Callable[..., Any] | None = None
     """``check(queued, new)`` or ``check(queued, new, asked)`` returns a queued message's `Decision` about an incoming
     message. None: the class's method `check`, or "don't care" if there is none. It may depend on its arguments only,
     since a transaction may run again. A check without `asked` does not run while its item is leased. A check with a
     parameter `last` gets whether its item is the last in the queue; see `Asked`."""
-    key: Callable[[Any], Key] | None = None
+    key: Callable[[Message], Key] | None = None
     """Returns a message's relation key; None: all messages of the type are related."""
     sees: Sees = EVERYTHING
     """The items that an incoming item of this type is compared with."""
@@ -153,7 +155,7 @@ class MessageType:
     """How many items of this type there may be."""
     key_limit: Limit | None = None
     """How many items of this type there may be with one key."""
-    confirms: Callable[[Any], Confirmed] | None = None
+    confirms: Callable[[Message], Confirmed] | None = None
     """Makes the message a confirmation: returns the recipient that it is from, alone or in a pair with the name of the
     copy that it confirms. See `fdbqueue.layers.smart`."""
 
@@ -170,7 +172,7 @@ class MessageType:
             self._check_function(field, getattr(self, field))
         self._check_function("check", self.check_of())
 
-    def _check_function(self, field: str, function: Any) -> None:
+    def _check_function(self, field: str, function: object) -> None:
         is_duration = field in ("expires", "deadline") and isinstance(function, Real) and not isinstance(function, bool)
         if function is None or is_duration:
             return
@@ -213,7 +215,7 @@ class Replace:
         ValueError: `terms` is neither "own" nor "incoming".
     """
 
-    message: Any
+    message: Message
     """The new message, of the same type and with the same key."""
     terms: Literal["own", "incoming"] = "own"
     """Source of the item's new headers, delay, time to live and rank. "own": the item keeps its own, and those of the

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
 
+from msgspec.structs import asdict
+
 from fdbqueue import CheckReport
-from fdbqueue.base.arguments import check_flag
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     TAKEN,
@@ -19,15 +20,12 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     check_values,
-    is_database,
     pack,
     started,
     value_of,
     verb,
 )
-from fdbqueue.stored.items import check_headers
 
-from ..leases.times import check_timeout, check_waits, positive, visible_at
 from ..leases.transitions import Transitions
 from ..sessions import Sessions
 from ..sessions.line.line import Line, SessionEntry, enter_session, enter_sessions, generation_to_enter
@@ -36,14 +34,14 @@ from ..sessions.reading.check import check_sessions
 from ..sessions.session.records import SessionName, SessionRecord, pack_name
 from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Messages, Outcome
-from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, admit_all, remedy
-from ..smart.capacity import Capacity, Going, until_room
+from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, enqueue_terms, remedy
+from ..smart.capacity import Capacity, Going, check_waiting, until_room
 from ..smart.check import IndexCheck
-from ..smart.check_runner import CheckRunner, Incoming
+from ..smart.check_runner import CheckRunner, CheckTerms, Incoming
 from ..smart.copies import Recipients
-from ..smart.scanning import Bounds, Found, Scan, SmartIndex
+from ..smart.scanning import Found, Scan, SmartIndex
 from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
-from ..smart.types import check_bounds
+from ..smart.types import Message
 
 # The transaction of a smart enqueue into a session: as that of a smart queue, and the line stays right.
 #
@@ -143,7 +141,10 @@ class SessionScan(Scan):
         begun = self._capacity.begun = await self._begun.known()
         if not begun:
             return window
-        return [found._replace(state="leased") if found.packed in begun else found for found in window]
+        return [
+            Found(one.packed, "leased", one.stored, one.opened, one.payload) if one.packed in begun else one
+            for one in window
+        ]
 
 
 class SessionAdmitting(Admitting):
@@ -152,7 +153,7 @@ class SessionAdmitting(Admitting):
     Args:
         entry: the session.
         level: the level of the incoming item.
-        limit: how many items the session may have.
+        terms: how items are checked, and how many the session may have.
     """
 
     def __init__(
@@ -163,13 +164,12 @@ class SessionAdmitting(Admitting):
         *,
         level: int,
         check_runner: CheckRunner,
-        limit: Limit | None,
-        bounds: Bounds,
+        terms: CheckTerms,
     ) -> None:
         session, record, self._last_index = entry
         index = SmartIndex(session.layout)
-        capacity = Capacity(line.leases, index, limit, session.queue)
-        super().__init__(session.queue, index, check_runner, capacity, Recipients(session.layout), bounds)
+        capacity = Capacity(line.leases, index, terms.limit, session.queue)
+        super().__init__(session.queue, index, check_runner, capacity, Recipients(session.layout), terms.bounds)
         self._home = session.home
         self._line = line
         self._session = session
@@ -203,7 +203,7 @@ class SessionAdmitting(Admitting):
     async def _next_index(self, tr: Transaction) -> int:
         return 1 + self._last_index
 
-    def _rank(self, message: Any, headers: Mapping[str, Any] | None) -> int | None:
+    def _rank(self, message: Message, headers: Mapping[str, Any] | None) -> int | None:
         return self._level
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:
@@ -222,14 +222,15 @@ class SessionAdmitting(Admitting):
     def _remove(self, moves: Transitions, going: Going) -> None:
         super()._remove(moves, going)
         for item in (*going.expired, *going.deleted):
-            self._changed.append(item._replace(state="available") if item.state == "leased" else item)
+            state = "available" if item.state == "leased" else item.state
+            self._changed.append(Standing(item.packed, state, item.stored))
 
     def _rewrite(self, tr: Transaction, moves: Transitions, new: Rewritten) -> None:
         super()._rewrite(tr, moves, new)
         self._changed.append(new.by.standing)
 
 
-Route: TypeAlias = bytes | Callable[[Any], SessionName]
+Route: TypeAlias = bytes | Callable[[Message], SessionName]
 """The packed name of the session of all messages, or a function that returns a session's name from a message."""
 
 
@@ -278,7 +279,7 @@ class SmartSessions(Named):
 
     def __init__(
         self,
-        sessions: Sessions[Any],
+        sessions: Sessions,
         *,
         limit: Limit | None = None,
         max_items: int = MAX_SCAN_ITEMS,
@@ -304,34 +305,24 @@ class SmartSessions(Named):
                     " item may have a `ttl`. Or make a SmartQueue of the queue, and let the keys of its types name the"
                     " session: MessageType('bid', Bid, key=lambda bid: (bid.customer, bid.lot), sees=OWN_KEY)."
                 )
-        check_bounds(limit, max_items=max_items, max_bytes=max_bytes, check_seconds=check_seconds)
-        check_flag(debug, "debug")
-        self.sessions: Sessions[Any] = sessions
+        self._terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
+        self.sessions: Sessions = sessions
         """The sessions, with all other verbs."""
         self.queue = sessions.queue
         self.leases = sessions.line.leases
         """The leases of whole sessions, for layers."""
         self.messages = messages
-        self._given: dict[str, Any] = {
-            "limit": limit,
-            "max_items": max_items,
-            "max_bytes": max_bytes,
-            "check_seconds": check_seconds,
-            "debug": debug,
-        }
-        self._limit = limit
-        self._bounds = Bounds(max_items, max_bytes)
-        self._check_runner = CheckRunner(self.queue, messages, seconds=check_seconds, debug=debug)
+        self._check_runner = CheckRunner(self.queue, messages, self._terms)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SmartSessions, **self._given), (self.sessions,)
+        return partial(SmartSessions, **asdict(self._terms)), (self.sessions,)
 
     def __repr__(self) -> str:
         return f"SmartSessions({self.queue.layout.describe()}, {self.messages!r})"
 
-    def editing(self) -> Editing[Any]:
+    def editing(self) -> Editing:
         """Return the changes of items by their addresses, as the sessions have them; for layers."""
-        editing: Editing[Any] = self.sessions.editing()
+        editing: Editing = self.sessions.editing()
         return editing
 
     @verb
@@ -371,10 +362,8 @@ class SmartSessions(Named):
         of those that it must see is in progress, also with a transaction that begins or ends an item of the session.
         *Cost:* three rounds of parallel reads; the writes of both.
         """
-        if not is_database(tr) and timeout is not None:
-            check_waits(tr)
-        check_timeout(timeout)
-        terms = self._terms(delay, at, ttl, headers)
+        check_waiting(tr, timeout)
+        terms = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers)
         new = self._incoming(value, route=pack_name(session))
         return await self._enqueue(tr, new, terms=terms, level=self._level(level), timeout=timeout)
 
@@ -384,7 +373,7 @@ class SmartSessions(Named):
         tr: Transaction | Database,
         values: Iterable[Any],
         *,
-        session: SessionName | Callable[[Any], SessionName],
+        session: SessionName | Callable[[Message], SessionName],
         level: int | None = None,
         delay: float | None = None,
         at: float | None = None,
@@ -407,18 +396,13 @@ class SmartSessions(Named):
         Other arguments, errors, *Conflicts:* and *Cost:* as `enqueue`, for each message, without the commit. Given a
         transaction, a failing message fails the call, and those before it are written: roll it back.
         """
-        if not is_database(tr) and timeout is not None:
-            check_waits(tr)
-        check_timeout(timeout)
-        terms, rank = self._terms(delay, at, ttl, headers), self._level(level)
+        check_waiting(tr, timeout)
+        terms, rank = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers), self._level(level)
         check_values(values)
         incoming = partial(self._incoming, route=session if callable(session) else pack_name(session))
-        admit = partial(self._admit, terms=terms, level=rank)
-        if is_database(tr):
-            alone = partial(self._enqueue, tr, terms=terms, level=rank, timeout=timeout)
-            return await SmartBatches(self.queue, incoming, admit, alone).enqueue(cast(Database, tr), values)
-        prepared: list[Incoming] = [incoming(message) for message in values]
-        return await admit_all(cast(Transaction, tr), prepared, admit)
+        alone = partial(self._enqueue, tr, terms=terms, level=rank, timeout=timeout)
+        batches = SmartBatches(self.queue, incoming, partial(self._admit, terms=terms, level=rank), alone)
+        return await batches.enqueue(tr, values)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -437,15 +421,7 @@ class SmartSessions(Named):
             raise ValueError(f"A level of these sessions is an integer from 0 to {levels - 1}, not {level!r}.")
         return rank
 
-    def _terms(
-        self, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, Any] | None
-    ) -> EnqueueTerms:
-        if headers is not None:
-            check_headers(headers)
-        ttl_us = 0 if ttl is None else positive(ttl, "ttl")
-        return EnqueueTerms(visible_at(self.leases.now_us(), delay, at), ttl_us, headers)
-
-    def _incoming(self, message: Any, route: Route) -> Addressed:
+    def _incoming(self, message: Message, route: Route) -> Addressed:
         new = self._check_runner.incoming(message, self.leases.now_us())
         name = pack_name(route(message)) if callable(route) else route
         self.sessions.line.slots.gates.chain(name)  # its errors come before the first write
@@ -467,7 +443,7 @@ class SmartSessions(Named):
             return 0 if record is None else generation_to_enter(self.queue, name, record)
 
         own = line.session(name, await self.queue.read(db, body)).queue
-        capacity = Capacity(line.leases, SmartIndex(own.layout), self._limit, own)
+        capacity = Capacity(line.leases, SmartIndex(own.layout), self._terms.limit, own)
         await capacity.wait(db, new=new, limit=limit, seconds=seconds)
 
     async def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Outcome:
@@ -478,7 +454,6 @@ class SmartSessions(Named):
             *(tr, line, await entry),
             level=level,
             check_runner=self._check_runner,
-            limit=self._limit,
-            bounds=self._bounds,
+            terms=self._terms,
         )
         return await admitting.admit(tr, new, terms, self.leases.now_us())

@@ -33,8 +33,8 @@ class HeadDelivery(Taking):
 
     __slots__ = ("_close", "_leases", "_looks", "_others", "_quiet", "_timers")
 
-    def __init__(self, leases: Leases) -> None:
-        super().__init__(leases.queue, leases.head, leases.retry, leases.now_us)
+    def __init__(self, leases: Leases, *, subscription: str = "") -> None:
+        super().__init__(leases.queue, leases.head, leases.retry, leases.now_us, subscription=subscription)
         self._leases = leases
         self._timers, _ = leases.layout.timers_until(0)
         self._close = True

@@ -54,15 +54,15 @@ Source
 from __future__ import annotations
 
 from ._stream import Stream
-from .records import Bad, BatchRecord, Look, Refusals, Split, StreamRecord, StreamState, Terms, refuse_sessions
+from .records import Bad, BatchRecord, Refusals, Split, StreamLook, StreamRecord, StreamState, Terms, refuse_sessions
 
 __all__ = [
     "Bad",
     "BatchRecord",
-    "Look",
     "Refusals",
     "Split",
     "Stream",
+    "StreamLook",
     "StreamRecord",
     "StreamState",
     "Terms",

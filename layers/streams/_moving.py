@@ -20,12 +20,12 @@ from fdbqueue.lowlevel import (
     Database,
     FDBError,
     KeyValue,
+    Layout,
     Notes,
     Transaction,
     envelope,
     has_parts,
     is_chunked,
-    join_chunks,
     keep_out,
     parse,
     rows,
@@ -39,11 +39,12 @@ from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import Takes, Verdict, remove
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import PLAIN, blob_of
+from fdbqueue.stored.payloads import read_payload
 from fdbqueue.stored.settings import pause_of, paused_error
 
 from ..leases.leases import CONSUMER_BYTES
 from ..leases.transitions import Transitions, at_rest, cut, size_beside
-from .records import BatchRecord, Split, StreamKeys, StreamRecord, Terms, decode, encode, splits_of, thinned
+from .records import Bad, BatchRecord, Split, StreamKeys, StreamRecord, Terms, decode, encode, splits_of, thinned
 
 # Move items from the head of a queue into a batch, in one transaction of several.
 
@@ -190,7 +191,7 @@ class Claiming:
                 remove(moves, verdict, packed)
             else:
                 try:
-                    error = "" if self._terms.bad is None else await self._error(tr, verdict.row)
+                    error = await why_bad(tr, self._layout, self._terms.bad, packed, verdict.row.value)
                     self._take(moves, haul, packed, verdict.row.value, verdict.notes, batch, error)
                 except (CodecError, FormatError) as refused:
                     return self._unreadable(verdict.row, refused)
@@ -234,17 +235,6 @@ class Claiming:
         if is_chunked(value):
             haul.chunked.append(packed)
 
-    async def _error(self, tr: Transaction, row: KeyValue) -> str:
-        opened = parse(row.value)
-        if opened.blob is not None:
-            return _of_blob(row.value)
-        payload = opened.payload
-        if opened.chunked is not None:
-            packed = self._layout.available.packed(row.key)
-            chunks = await rows(tr.snapshot, *self._layout.chunk_range_of(packed))
-            payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
-        return "" if self._terms.bad is None else self._terms.bad(payload)
-
     def _unreadable(self, row: KeyValue, error: CodecError | FormatError) -> CodecError | FormatError:
         position = self._layout.position_of(row.key)
         kind = FormatError if isinstance(error, FormatError) else CodecError
@@ -273,6 +263,17 @@ class Claiming:
             chunked=batch.chunked + len(haul.chunked),
             tracked=batch.tracked + len(haul.tracked),
         )
+
+
+async def why_bad(tr: Transaction, layout: Layout, bad: Bad | None, packed: bytes, stored: bytes) -> str:
+    """Return why an item is to become a dead letter; "" if it is not, or if nothing decides about that.
+
+    Raises:
+        FormatError: it can't be read.
+    """
+    if bad is None:
+        return ""
+    return _of_blob(stored) or bad(await read_payload(tr, layout, packed, parse(stored)))
 
 
 def _of_blob(value: bytes) -> str:
@@ -422,7 +423,10 @@ class Sifting:
         size = 0
         after = b""
         for number, row in enumerate(found, 1):
-            error = await self._error(tr, row)
+            try:
+                error = await why_bad(tr, self._keys.layout, self._terms.bad, self._place.packed(row.key), row.value)
+            except FormatError as unreadable:
+                error = str(unreadable)
             if error:
                 lost = await moves.read_notes({self._place.packed(row.key): row.value})
                 batch = self._without(tr, moves, batch, row, lost, error)
@@ -433,19 +437,6 @@ class Sifting:
         await moves.settle()
         moves.finish()
         return batch, after
-
-    async def _error(self, tr: Transaction, row: KeyValue) -> str:
-        chunks: list[KeyValue] = []
-        if is_chunked(row.value):
-            span = self._keys.layout.chunk_range_of(self._place.packed(row.key))
-            chunks = await rows(tr.snapshot, *span)
-        try:
-            payload = (opened := parse(row.value)).payload
-            if opened.chunked is not None:
-                payload = join_chunks(opened.chunked, [chunk.value for chunk in chunks])
-        except FormatError as error:
-            return str(error)
-        return "" if self._terms.bad is None else self._terms.bad(payload)
 
     def _without(
         self,

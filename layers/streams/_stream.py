@@ -20,7 +20,6 @@ from fdbqueue.lowlevel import (
     V,
     attempts,
     count,
-    join_chunks,
     notes_of,
     only_database,
     parse,
@@ -31,6 +30,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.stored.own_values import decoded, in_order, of_item
+from fdbqueue.stored.payloads import read_payload
 from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Leases
@@ -39,13 +39,13 @@ from ..leases.timer_check import check_leases
 from ..leases.times import clock_us
 from ..leases.transitions import Transitions
 from ._moving import FIRST_ROWS, Claiming, GrowingLimit, Returning, Sifting
-from .check import BatchCheck
 from .records import (
+    BatchCheck,
     BatchRecord,
-    Look,
     Refusals,
     Split,
     StreamKeys,
+    StreamLook,
     StreamRecord,
     StreamState,
     TakeOver,
@@ -115,7 +115,7 @@ class Stream(Generic[V]):
         return f"Stream({self._layout.describe()}, {self.name!r})"
 
     @verb
-    async def look(self, db: Database, *, seconds: float = 0.0) -> Look:
+    async def look(self, db: Database, *, seconds: float = 0.0) -> StreamLook:
         """Move the items whose timers are due, and return what there is.
 
         Args:
@@ -240,10 +240,7 @@ class Stream(Generic[V]):
         """
         packed = self._keys.items(batch).packed(row.key)
         opened = of_item(self._layout, packed, row.value, parse)
-        if opened.chunked is None:
-            return opened.payload
-        found = run(attempts(db, lambda tr: rows(tr.snapshot, *self._layout.chunk_range_of(packed))))
-        return join_chunks(opened.chunked, [chunk.value for chunk in found])
+        return run(attempts(db, lambda tr: read_payload(tr, self._layout, packed, opened)))
 
     @verb
     async def release(self, db: Database, *, begun_us: int = 0) -> int:
@@ -287,7 +284,7 @@ class Stream(Generic[V]):
         layout, name, custody = self._layout, self._keys.name, self.leases.retry.custody
         return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name), custody=custody))
 
-    async def _look(self, tr: Transaction, watched: bool) -> tuple[Look, list[Any]]:
+    async def _look(self, tr: Transaction, watched: bool) -> tuple[StreamLook, list[Any]]:
         now_us = self._now_us()
         await refuse_sessions(tr, self._layout, "a stream")
         _, written = await reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
@@ -306,7 +303,7 @@ class Stream(Generic[V]):
         elif watched and not head and not written:
             # Items that come back in a queue without subscriptions change no counter: the wait is short for them.
             watches.append(tr.watch(self._layout.count_key("enqueued")))
-        return Look(record, figures.stats, bool(head), paused), watches
+        return StreamLook(record, figures.stats, bool(head), paused), watches
 
     async def _stored_batch(self, tr: Transaction, number: int) -> Any:
         return await value_of(tr.snapshot.get(self._keys.batch(number)))

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from typing import Literal, TypeAlias, TypeVar
+from functools import cache, partial
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from fdbqueue import FormatError, Pause, Stats, StreamError
+from fdbqueue import FormatError, Pause, Queue, Stats, StreamError
 from fdbqueue.engine.keys import behind, is_within
-from fdbqueue.lowlevel import UNREADABLE, Layout, Place, Transaction, check_text, pack, rows
-from fdbqueue.stored import shapes
-from fdbqueue.stored.own_rows import parts_of
+from fdbqueue.lowlevel import (
+    UNREADABLE,
+    CheckPart,
+    Database,
+    ItemCheck,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Steps,
+    Transaction,
+    pack,
+    pages,
+    rows,
+    within,
+)
+from fdbqueue.reads.check import read_in
+from fdbqueue.stored.own_rows import first_own, own_rows, parts_of
+from fdbqueue.stored.shapes import check_name
+from fdbqueue.stored.states import CLAIMED
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))
@@ -167,8 +185,6 @@ def _of_all(pieces: Sequence[Split]) -> Split:
 
 # The keys of one stream.
 
-MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
-
 
 class StreamKeys:
     """The keys of one stream of a queue.
@@ -180,12 +196,7 @@ class StreamKeys:
     __slots__ = ("_batches", "_chunks", "_claims", "_tracked", "layout", "name", "record", "seen")
 
     def __init__(self, layout: Layout, name: str) -> None:
-        if not isinstance(name, str):
-            raise TypeError(f"A stream is named by a str, not {type(name).__name__}: {name!r}.")
-        check_text(name, "The name of a stream")
-        size_bytes = len(name.encode())
-        if not 0 < size_bytes <= MAX_NAME_BYTES:
-            raise ValueError(f"A stream's name has 1 to {MAX_NAME_BYTES} bytes; {name[:40]!r} has {size_bytes:,}.")
+        check_name(name, "stream")
         self.layout = layout
         self.name = name
         space = layout.streams[name]
@@ -208,8 +219,8 @@ class StreamKeys:
 
     def batches(self, last: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the records of the batches up to `last`; None: of all."""
-        span = self._batches.range()
-        return span.start, span.stop if last is None else self.batch(last) + b"\x00"
+        begin, end = within(self._batches.key())
+        return begin, end if last is None else self.batch(last) + b"\x00"
 
     def items(self, number: int) -> Place:
         """Return the place of a batch's items."""
@@ -252,7 +263,7 @@ class StreamKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class StreamLook:
     """What a reader sees before it asks for a batch."""
 
     record: StreamRecord | None
@@ -433,9 +444,99 @@ async def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: st
     Raises:
         StreamError: it has.
     """
-    span = layout.space["items"].range()
-    if await rows(tr.snapshot, span.start, span.stop, limit=1):
+    if await rows(tr.snapshot, *within(layout.space["items"].key()), limit=1):
         raise StreamError(
             f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
             " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."
         )
+
+
+# Check that the batches of streams have the items that their records count.
+
+
+class BatchCheck(ItemCheck):
+    """Compares the records of batches with their items.
+
+    Args:
+        tr: a transaction, or a database.
+        layout: the queue's layout.
+        stream: the stream; None: all of the queue.
+    """
+
+    def __init__(self, tr: Transaction | Database, layout: Layout, stream: str | None = None) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._stream = stream
+        self._found: dict[str, Counter[int]] = {}
+
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Count an item of a batch."""
+        if state == CLAIMED:
+            claim = self._layout.claim_of(row.key)
+            if claim is not None:
+                name, number, _ = claim
+                self._found.setdefault(name, Counter())[number] += 1
+
+    def problems(self) -> list[str]:
+        """Return the problems of the stream, or of all streams."""
+        names = {self._stream} if self._stream is not None else {*self._found, *self._names()}
+        return [problem for name in sorted(names) for problem in self._of_stream(StreamKeys(self._layout, name))]
+
+    def _names(self) -> set[str]:
+        names: set[str] = set()
+        for family in ("streams", "claimed_tracked"):
+            space = getattr(self._layout, family)
+            begin, end = space.range().start, space.range().stop
+            while first := read_in(self._tr, partial(self._first, family=family, begin=begin, end=end)):
+                name: str = first[0][0]
+                names.add(name)
+                begin = behind(space[name].key())
+        return {name for name in names if name}
+
+    def _first(self, tr: Transaction, family: str, begin: bytes, end: bytes) -> Steps[Any]:
+        return first_own(tr.snapshot, self._layout, family, begin, end)
+
+    def _of_stream(self, keys: StreamKeys) -> list[str]:
+        found = Counter(self._found.get(keys.name))
+        tracked: Counter[int] = Counter()
+        for page in pages(self._tr, *keys.all_tracked()):
+            tracked.update(parts[1] for parts, _ in own_rows(self._layout, "claimed_tracked", page))
+        problems = []
+        for page in pages(self._tr, *keys.batches()):
+            for row in page:
+                number = keys.number_of(row.key)
+                there = found.pop(number, 0)
+                try:
+                    batch = decode(BatchRecord, row.value, f"batch {number} of the stream {keys.name!r}")
+                except FormatError as error:
+                    problems.append(str(error))
+                    continue
+                if batch.count != there:
+                    problems.append(
+                        f"Batch {number} of the stream {keys.name!r} has {there:,} items, and its record says"
+                        f" {batch.count:,}."
+                    )
+                if batch.tracked != (noted := tracked.pop(number, 0)):
+                    problems.append(
+                        f"Batch {number} of the stream {keys.name!r} has notes of {noted:,} items, and its record says"
+                        f" {batch.tracked:,}."
+                    )
+                if batch.sealed and sum(split.count for split in batch.splits) != batch.count:
+                    problems.append(f"The splits of batch {number} of the stream {keys.name!r} do not add up.")
+        problems += [
+            f"{count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
+            for number, count in found.items()
+        ]
+        problems += [
+            f"Notes of {count:,} items of the stream {keys.name!r} are in batch {number}, which has no record."
+            for number, count in tracked.items()
+        ]
+        return problems
+
+
+def _part(tr: Transaction | Database, queue: Queue) -> BatchCheck:
+    return BatchCheck(tr, queue.layout)
+
+
+CHECK_PART = CheckPart(_part, ("streams",))
+"""What streams add to `fdbqueue.check`."""

@@ -37,7 +37,7 @@ Guarantees
     subscription are refused; another process may notice that up to a second late. Ownership ends some seconds after the
     owner's last call, by the clock of the process that wants to own it. A former owner is refused in the same
     transaction. An exclusive subscription without a selector uses the head of the queue as its pointer. It costs little
-    more than plain leases, and producers record nothing for it (`layers/subscriptions/_head.py`).
+    more than plain leases, and producers record nothing for it (`layers/subscriptions/head.py`).
 
 Limits
     A selector that is a function is not stored; every process that serves the subscription must pass the same one. If

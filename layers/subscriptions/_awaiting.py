@@ -24,24 +24,22 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
 from fdbqueue import LeaseLost
 from fdbqueue.engine.members import own_process
-from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, notes_of, pack, value_of
+from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
-from fdbqueue.stored.own_values import of_item
 
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases
 from ..leases.commit_if_written import commit_if_written
-from ..leases.lease import lease_of
+from ..leases.taking import Allotment
 from ..leases.timers import next_due_us
-from ..leases.transitions import Transitions
+from ..staged.delivery import HeadDelivery
 from ..staged.granting import TAKE_SECONDS
 from ..staged.grants import LOOK_SECONDS
 from ..staged.requests import REQUEST_SECONDS, Request, Wish
-from ._head import Habit
+from .head import Habit
+from .records import registration_key
 from .waiters import Waiters
 
 
@@ -143,6 +141,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         self._apart = apart
         self._may_begin = may_begin
         self._waiters = waiters
+        self._delivery = HeadDelivery(leases, subscription=name)
         self._every = every
         self._exclusive_all = exclusive_all
         self._habit = Habit()
@@ -375,7 +374,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             return True
         look.alarms += [
             tr.watch(self._layout.returned.pack((self._name,))),
-            tr.watch(self._layout.subscriptions.pack((self._name,))),
+            tr.watch(registration_key(self._layout, self._name)),
             tr.watch(self._layout.paused_key),
         ]
         look.seconds = min(REQUEST_SECONDS, await self._next_due(tr))
@@ -393,37 +392,20 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
 
         The reads are plain: of a reclaim and this transaction, one commits.
         """
-        if granted and not await self._may_begin(tr):
-            await self._give_back(tr, granted)  # they were granted before a pause, and this process stood still
+        if not granted:
             return []
-        now_us, terms = self._leases.now_us(), self._awaited
-        moves = Transitions(tr, self._layout)
-        reads = [(handle, tr.get(self._layout.leased.key(pack(handle.position)))) for handle in granted]
-        leases = []
-        for handle, read in reads:
-            value = await value_of(read)
-            stored = bytes(value) if value.present() else b""
-            packed = pack(handle.position)
-            notes = of_item(self._leases.layout, packed, stored, notes_of) if stored else None
-            if notes is None or notes.token != handle.token:
-                continue
-            item = await self._leases.queue.item(tr, handle.position, stored)
-            moves.leave_leased(packed, notes)
-            lent = structs.replace(notes, expires_at_us=now_us + terms.duration_us, consumer=terms.consumer)
-            moves.enter_leased(packed, stored, lent)
-            leases.append(lease_of(item, lent))
-        moves.finish()
-        return leases
+        awaited = self._awaited
+        # They may have been granted before a pause, or to calls that have gone.
+        wanted = awaited.limit if await self._may_begin(tr) else 0
+        own = Allotment(wanted, awaited.duration_us, awaited.consumer, own=True)
+        return [got.given for got in await self._delivery.collect(tr, granted, own)]
 
     async def _leave_waiters(self, tr: Transaction) -> tuple[_WaitLook, bool]:
         """Remove the request; collect the items granted by then."""
         look = self._tried = _WaitLook(is_last=True)
         if self._request is None:
             return look, False
-        granted = await self._step_out(tr, self._request)
-        limit = self._awaited.limit
-        await self._give_back(tr, granted[limit:])  # they were granted to calls that have gone
-        look.leases = await self._collect(tr, granted[:limit])
+        look.leases = await self._collect(tr, await self._step_out(tr, self._request))
         return look, True
 
     async def _undo(self, tr: Transaction) -> None:

@@ -49,18 +49,19 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
     verb,
+    within,
 )
 from fdbqueue.moves.arrivals import arrivals_since, span_of
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.settings import refuse_renamed
+from fdbqueue.stored.settings import check_renamed
 
 from ..common.waiting import long_wait
 from ..leases import Leases, StoredItem
 from ..leases.browsing import opened
 from ..leases.times import check_timeout
-from ._head import trim_arrivals
-from .records import NO_LOOK, BrowserPlace, pack_record, read_pointer, read_registration
+from .head import trim_arrivals
+from .records import NO_LOOK, BrowserPointer, pack_record, pointer_key, read_pointer, record_in, registration_key
 from .selectors import ItemTest, Selector, Selects
 
 Start: TypeAlias = Literal["head", "tail"]
@@ -92,13 +93,13 @@ def new_name() -> str:
     return f"{_PASSING}{os.urandom(8).hex()}"
 
 
-class FirstPlace:
+class FirstPointer:
     """The place at which a browser begins; called in the transaction that registers it.
 
     Args:
         layout: the queue's layout.
         now_us: the time.
-        keep_us: how long arrivals are kept for a browser that does not look.
+        keep_us: how long arrivals are kept for a browser that does not heard.
         start: where a browser begins that has no place.
     """
 
@@ -107,7 +108,7 @@ class FirstPlace:
         self._now_us = now_us
         self._keep_us = keep_us
         self._start = start
-        self.place = BrowserPlace([], 0, NO_LOOK, now_us)
+        self.place = BrowserPointer([], 0, NO_LOOK, now_us)
         self.there: set[bytes] = set()
         """The packed positions of the last items that are there, if the browser is new."""
 
@@ -115,20 +116,20 @@ class FirstPlace:
         """Read the place, or write the first one. Remove browsers without a name that ended long ago."""
         layout = self._layout
         await self._remove_dead(tr)
-        stored = await value_of(tr.get(layout.pointers.pack((name,))))
+        stored = await value_of(tr.get(pointer_key(layout, name)))
         if stored.present() and not is_new:
             self.place, self.there = read_pointer(layout, name, bytes(stored)), set()
             return
         counts = started(read_unannounced(tr, layout))
         last = started(rows(tr.snapshot, layout.begin, layout.end, limit=LAST_ITEMS, reverse=True))
         version = await value_of(tr.get_read_version())
-        place = BrowserPlace([], version, await counts, self._now_us, keep_us=self._keep_us)
+        place = BrowserPointer([], version, await counts, self._now_us, keep_us=self._keep_us)
         found = await last
         self.there = {layout.available.packed(row.key) for row in found}
         if self._start == "head" and found:
             place = replace(place, scan=b"", scan_end=layout.available.packed(found[0].key))
         self.place = place
-        tr.set(layout.pointers.pack((name,)), pack_record(place))
+        tr.set(pointer_key(layout, name), pack_record(place))
 
     async def _remove_dead(self, tr: Transaction) -> None:
         layout = self._layout
@@ -136,24 +137,27 @@ class FirstPlace:
         found = await rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)
         for (name,), row in own_rows(layout, "pointers", found):
             place = read_pointer(layout, name, row.value)
-            key = layout.subscriptions.pack((name,))
-            stored = await value_of(tr.snapshot.get(key))
-            passing = stored.present() and read_registration(layout, name, bytes(stored)).browser == "passing"
-            if passing and self._now_us - place.at_us > place.keep_us:
+            key = registration_key(layout, name)
+            registered = await record_in(layout, name, tr.snapshot.get(key))
+            if (
+                registered is not None
+                and registered.browser == "passing"
+                and self._now_us - place.at_us > place.keep_us
+            ):
                 tr.add_read_conflict_key(row.key)  # it may be alive after all
                 tr.clear(row.key)
                 tr.clear(key)
 
 
-_Told: TypeAlias = tuple[StoredItem[V] | Exception, BrowserPlace]
+_Told: TypeAlias = tuple[StoredItem[V] | Exception, BrowserPointer]
 """An item, or the error of one that can't be read; and the place behind it."""
 
 
 @dataclass(slots=True)
-class _Look(Generic[V]):
+class _Heard(Generic[V]):
     """What one transaction found."""
 
-    place: BrowserPlace
+    place: BrowserPointer
     """The place behind what it tells."""
     told: list[_Told[V]] = field(default_factory=list)
     remembered: list[tuple[bytes, int, int]] = field(default_factory=list)
@@ -178,7 +182,7 @@ class Follower(Named, Generic[V]):
         db: Database,
         *,
         selector: str | Selects | None,
-        first: FirstPlace,
+        first: FirstPointer,
         keep_us: int,
     ) -> None:
         self.leases = leases
@@ -225,17 +229,17 @@ class Follower(Named, Generic[V]):
         while not self._buffer:
             if self._closed:
                 raise SubscriptionError(f"{self!r} was closed. Follow the queue again.")
-            look: _Look[V] = await attempts(self._db, self._look)
-            self._note(look)
-            if not look.told:
+            heard: _Heard[V] = await attempts(self._db, self._look)
+            self._note(heard)
+            if not heard.told:
                 # Other readers may remove the arrivals up to here: it must not go back behind them.
                 self._asked = self._place
-            if self._buffer or look.more:
+            if self._buffer or heard.more:
                 continue
             left = QUIET_SECONDS if deadline is None else min(QUIET_SECONDS, deadline - time.monotonic())
             if left <= 0:
                 return []
-            await until_changed(look.alarms, left)
+            await until_changed(heard.alarms, left)
         found: list[StoredItem[V]] = []
         while self._buffer and len(found) < limit:
             one, behind = self._buffer[0]
@@ -294,31 +298,29 @@ class Follower(Named, Generic[V]):
 
     @property
     def _key(self) -> bytes:
-        key: bytes = self._layout.pointers.pack((self.name,))
-        return key
+        return pointer_key(self._layout, self.name)
 
-    def _note(self, look: _Look[V]) -> None:
+    def _note(self, heard: _Heard[V]) -> None:
         """Keep what a transaction found, once it is committed."""
-        if look.stored:
+        if heard.stored:
             self._stored_at = time.monotonic()
-        self._given, self._place = self._place, look.place
-        for packed, version, hashed in look.remembered:
+        self._given, self._place = self._place, heard.place
+        for packed, version, hashed in heard.remembered:
             self._memory.pop(packed, None)
             self._memory[packed] = (version, hashed)
         while len(self._memory) > REMEMBERED_ITEMS:
             self._memory.popitem(last=False)
-        self._buffer.extend(look.told)
+        self._buffer.extend(heard.told)
 
-    async def _look(self, tr: Transaction) -> _Look[V]:
+    async def _look(self, tr: Transaction) -> _Heard[V]:
         """Read the next items behind the place; set watches if there are none."""
         layout, view, place = self._layout, tr.snapshot, self._place
-        registered = view.get(layout.subscriptions.pack((self.name,)))
+        registered = view.get(registration_key(layout, self.name))
         trimmed, unannounced = view.get(layout.trimmed_key), started(read_unannounced(tr, layout))
         reading = tr.get_read_version()
         notes = started(rows(view, *self._unread(place), limit=ARRIVALS_AT_ONCE))
         if not (await value_of(registered)).present():
-            if (kind := await value_of(view.get(layout.type_key))).present():
-                refuse_renamed(bytes(kind))
+            await check_renamed(tr, layout)
             raise self._unsubscribed()
         gone = await value_of(trimmed)
         if gone.present() and int.from_bytes(bytes(gone), "big") > place.seen:
@@ -327,53 +329,53 @@ class Follower(Named, Generic[V]):
                 " gone. Unsubscribe it, and follow the queue again."
             )
         version, others = await value_of(reading), await unannounced
-        look: _Look[V] = _Look(place)
+        heard: _Heard[V] = _Heard(place)
         if place.scan is not None:
-            await self._scan(tr, look, version)
+            await self._scan(tr, heard, version)
         elif others != place.unannounced:
-            await self._look_at_the_last(tr, look, version, others)
+            await self._look_at_the_last(tr, heard, version, others)
         else:
-            await self._tell_arrivals(tr, look, await notes, version)
-        idle = not look.told and not look.more
+            await self._tell_arrivals(tr, heard, await notes, version)
+        idle = not heard.told and not heard.more
         if time.monotonic() - self._stored_at >= (QUIET_SECONDS if idle else STORE_SECONDS):
             await self._store(tr, place, int.from_bytes(bytes(gone), "big") if gone.present() else 0)
-            look.stored = True
+            heard.stored = True
         if idle:
             keys = [layout.count_key(name) for name in _WATCHED]
-            look.alarms = [tr.watch(key) for key in (*keys, layout.subscriptions.pack((self.name,)))]
-        return look
+            heard.alarms = [tr.watch(key) for key in (*keys, registration_key(layout, self.name))]
+        return heard
 
-    def _unread(self, place: BrowserPlace) -> tuple[bytes, bytes]:
+    def _unread(self, place: BrowserPointer) -> tuple[bytes, bytes]:
         begin, end = arrivals_since(self._layout, place.seen)
         return max(begin, place.after + b"\x00"), end
 
-    async def _scan(self, tr: Transaction, look: _Look[V], version: int) -> None:
+    async def _scan(self, tr: Transaction, heard: _Heard[V], version: int) -> None:
         """Tell the next items of those that were there at first."""
-        available, place = self._layout.available, look.place
+        available, place = self._layout.available, heard.place
         begin = max(available.begin, available.key(place.scan or b""))
         found = await rows(tr.snapshot, begin, available.key(place.scan_end) + b"\x00", limit=ROWS_AT_ONCE)
         for row in found:
             behind = replace(place, scan=available.packed(row.key) + b"\x00")
-            await self._tell(tr, look, row, version, behind)
+            await self._tell(tr, heard, row, version, behind)
         done = len(found) < ROWS_AT_ONCE
-        look.place = replace(place, scan=None if done else available.packed(found[-1].key) + b"\x00")
-        look.more = True
+        heard.place = replace(place, scan=None if done else available.packed(found[-1].key) + b"\x00")
+        heard.more = True
 
-    async def _look_at_the_last(self, tr: Transaction, look: _Look[V], version: int, unannounced: int) -> None:
+    async def _look_at_the_last(self, tr: Transaction, heard: _Heard[V], version: int, unannounced: int) -> None:
         """Tell those of the last items that are not remembered: enqueues recorded no arrival."""
-        amount = LAST_ITEMS + min(ROWS_AT_ONCE, abs(unannounced - look.place.unannounced))
+        amount = LAST_ITEMS + min(ROWS_AT_ONCE, abs(unannounced - heard.place.unannounced))
         layout = self._layout
         found = await rows(tr.snapshot, layout.begin, layout.end, limit=amount, reverse=True)
         for row in reversed(found):
             packed = layout.available.packed(row.key)
             if packed not in self._there and packed not in self._memory:
-                await self._tell(tr, look, row, version, look.place)
-        look.place = replace(look.place, unannounced=unannounced)
-        look.more = True
+                await self._tell(tr, heard, row, version, heard.place)
+        heard.place = replace(heard.place, unannounced=unannounced)
+        heard.more = True
 
-    async def _tell_arrivals(self, tr: Transaction, look: _Look[V], notes: Sequence[KeyValue], version: int) -> None:
+    async def _tell_arrivals(self, tr: Transaction, heard: _Heard[V], notes: Sequence[KeyValue], version: int) -> None:
         """Tell the items at the places of arrivals, in commit order."""
-        available, place = self._layout.available, look.place
+        available, place = self._layout.available, heard.place
         spans = [span_of(self._layout, row.key) for row in notes]
         single = {
             packed: started(rows(tr.snapshot, available.key(packed), available.key(packed) + b"\x00", limit=1))
@@ -395,21 +397,21 @@ class Follower(Named, Generic[V]):
             for row in found:
                 if self._is_new(row, arrived, random):
                     behind = replace(place, within=available.packed(row.key) + b"\x00")
-                    await self._tell(tr, look, row, version, behind)
+                    await self._tell(tr, heard, row, version, behind)
             left -= len(found)
             if not done:
-                look.place = replace(place, within=available.packed(found[-1].key) + b"\x00")
-                look.more = True
+                heard.place = replace(place, within=available.packed(found[-1].key) + b"\x00")
+                heard.more = True
                 return
             # Notes of one transaction share their version: the place is before it until all of them are told.
-            place = look.place = replace(place, seen=max(place.seen, arrived - 1), after=note.key, within=b"")
+            place = heard.place = replace(place, seen=max(place.seen, arrived - 1), after=note.key, within=b"")
             if left <= 0:
-                look.more = True
+                heard.more = True
                 return
         if len(notes) == ARRIVALS_AT_ONCE:
-            look.more = True
+            heard.more = True
         else:
-            look.place = replace(place, seen=max(place.seen, version), after=b"", within=b"")
+            heard.place = replace(place, seen=max(place.seen, version), after=b"", within=b"")
 
     def _version_of(self, key: bytes) -> int:
         at = len(self._layout.arrivals.key()) + 1
@@ -430,34 +432,35 @@ class Follower(Named, Generic[V]):
         version, hashed = told
         return version < arrived and (random is not None or hashed != hash(row.value))
 
-    async def _tell(self, tr: Transaction, look: _Look[V], row: KeyValue, version: int, behind: BrowserPlace) -> None:
+    async def _tell(
+        self, tr: Transaction, heard: _Heard[V], row: KeyValue, version: int, behind: BrowserPointer
+    ) -> None:
         if self._accepts is not None and not self._accepts(row.key, row.value):
             return
-        look.remembered.append((self._layout.available.packed(row.key), version, hash(row.value)))
+        heard.remembered.append((self._layout.available.packed(row.key), version, hash(row.value)))
         try:
             item = await opened(tr, self.leases.queue, self._layout.available, row, "available")
         except (FormatError, *CODEC_ERRORS) as error:
-            look.told.append((error, behind))
+            heard.told.append((error, behind))
         else:
-            look.told.append((item, behind))
+            heard.told.append((item, behind))
 
-    async def _store(self, tr: Transaction, place: BrowserPlace, trimmed: int) -> None:
+    async def _store(self, tr: Transaction, place: BrowserPointer, trimmed: int) -> None:
         now_us = self.leases.now_us()
         tr.set(self._key, pack_record(replace(place, at_us=now_us, keep_us=self._keep_us)))
         await trim_arrivals(tr, self._layout, now_us, place.seen, trimmed)
 
     async def _end(self, tr: Transaction) -> None:
         layout = self._layout
-        key = layout.subscriptions.pack((self.name,))
-        stored = await value_of(tr.get(key))
-        if not stored.present():
+        key = registration_key(layout, self.name)
+        found = await record_in(layout, self.name, tr.get(key))
+        if found is None:
             return
-        if read_registration(layout, self.name, bytes(stored)).browser == "named":
+        if found.browser == "named":
             place = self._given if self._buffer else self._place
             tr.set(self._key, pack_record(replace(place, at_us=self.leases.now_us(), keep_us=self._keep_us)))
             return
-        span = layout.subscriptions.range()
-        others = await rows(tr, span.start, span.stop, limit=2)
+        others = await rows(tr, *within(layout.subscriptions.key()), limit=2)
         tr.clear(key)
         tr.clear(self._key)
         if len(others) == 1:

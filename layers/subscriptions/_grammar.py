@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from lark import Lark, Token, Tree
 from lark.exceptions import UnexpectedInput, UnexpectedToken
@@ -48,7 +48,7 @@ def _rank(facts: Facts) -> int | None:
     return facts.position.rank
 
 
-def _priority(facts: Facts) -> Any:
+def _priority(facts: Facts) -> object:
     return headers_of(facts.stored).get(PRIORITY, NORMAL_PRIORITY)
 
 
@@ -56,7 +56,7 @@ def _message_id(facts: Facts) -> str:
     return f"ID:{facts.position.text}"
 
 
-FACTS: dict[str, Callable[[Facts], Any]] = {
+FACTS: dict[str, Callable[[Facts], object]] = {
     "JMSMessageID": _message_id,
     "JMSPriority": _priority,
     "JMSTimestamp": lambda facts: facts.notes.enqueued_at_us // 1_000 or None,
@@ -150,12 +150,15 @@ STRING: /'([^']|'')*'/
 """
 
 
+Node: TypeAlias = Tree[Token]
+
+
 @cache
 def _parser() -> Lark:
     return Lark(GRAMMAR, parser="lalr", propagate_positions=True, maybe_placeholders=True)
 
 
-def parse_selector(text: str) -> Tree[Any]:
+def parse_selector(text: str) -> Node:
     """Return the tree of a selector.
 
     Raises:
@@ -186,7 +189,7 @@ def parse_selector(text: str) -> Tree[Any]:
 def _refusal(text: str, error: UnexpectedInput) -> SelectorError:
     if isinstance(error, UnexpectedToken) and error.token.type == "$END":
         return fault(text, len(text), "The selector ends too early.")
-    at: Any = error.pos_in_stream
+    at = cast(int, error.pos_in_stream)
     if isinstance(error, UnexpectedToken):
         return fault(text, at, f"{str(error.token)!r} can't stand here.")
     if text[at] in "'\"":
@@ -210,12 +213,19 @@ def fault(text: str, at: int, why: str) -> SelectorError:
 # Every closure takes an item's headers and its `Facts`. It returns a string, a number, True, False, or None. None is
 # SQL's NULL; as the result of a condition it means "unknown".
 
-Test: TypeAlias = Callable[[Mapping[str, Any], Facts | None], Any]
+Headers: TypeAlias = Mapping[str, object]
+Scalar: TypeAlias = str | int | float | bool
+"""A value that a selector names."""
+Test: TypeAlias = Callable[[Headers, Facts | None], object]
+Operation: TypeAlias = Callable[[Any, Any], float]
+"""Calculates with two numbers."""
+Comparison: TypeAlias = Callable[[Any, Any], bool]
+"""Compares two values of one kind."""
 
 MAX_DEPTH = 100
 MAX_DIGITS = 1_000
 """Most digits of a decimal integer: Python converts at most 4,300, or fewer if it is configured so."""
-_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+_COMPARISONS: dict[str, Comparison] = {
     "=": operator.eq,
     "<>": operator.ne,
     "<": operator.lt,
@@ -238,7 +248,7 @@ class CompiledPart:
     """Its offset in the text."""
     name: str = ""
     """The name of the header that it reads; "" if it is no header."""
-    literal: Any = None
+    literal: Scalar | None = None
     """Its value, if that is known without an item."""
 
 
@@ -249,7 +259,7 @@ class Compiler:
         self._text = text
         self._depth = 0
 
-    def condition(self, tree: Any) -> CompiledPart:
+    def condition(self, tree: Node) -> CompiledPart:
         """Compile a condition.
 
         Raises:
@@ -259,7 +269,7 @@ class Compiler:
         self._want(part, _BOOLEAN, "What is to be true or false")
         return part
 
-    def _part(self, tree: Any) -> CompiledPart:
+    def _part(self, tree: Node) -> CompiledPart:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise fault(self._text, _at(tree), f"A selector is nested at most {MAX_DEPTH} deep.")
@@ -267,21 +277,21 @@ class Compiler:
         self._depth -= 1
         return part
 
-    def _or(self, tree: Tree[Any], *children: Any) -> CompiledPart:
+    def _or(self, tree: Node, *children: Node) -> CompiledPart:
         return self._junction(tree, children, _either)
 
-    def _and(self, tree: Tree[Any], *children: Any) -> CompiledPart:
+    def _and(self, tree: Node, *children: Node) -> CompiledPart:
         return self._junction(tree, children, _both)
 
-    def _junction(self, tree: Tree[Any], children: Any, join: Callable[[list[Test]], Test]) -> CompiledPart:
+    def _junction(self, tree: Node, children: tuple[Node, ...], join: Callable[[list[Test]], Test]) -> CompiledPart:
         parts = [self.condition(child) for child in children]
         return CompiledPart(join([part.test for part in parts]), _BOOLEAN, _at(tree))
 
-    def _negation(self, tree: Tree[Any], _: Token, child: Any) -> CompiledPart:
+    def _negation(self, tree: Node, _: Token, child: Node) -> CompiledPart:
         part = self.condition(child)
         return CompiledPart(_negated(part.test), _BOOLEAN, _at(tree))
 
-    def _comparison(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> CompiledPart:
+    def _comparison(self, tree: Node, first: Node, sign: Token, second: Node) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         if sign not in ("=", "<>"):
             for part in (left, right):
@@ -292,7 +302,7 @@ class Compiler:
             test = _compared(left.test, right.test, _COMPARISONS[sign], ordered=sign not in ("=", "<>"))
         return CompiledPart(test, _BOOLEAN, _at(tree))
 
-    def _between(self, tree: Tree[Any], subject: Any, negated: Token | None, low: Any, high: Any) -> CompiledPart:
+    def _between(self, tree: Node, subject: Node, negated: Token | None, low: Node, high: Node) -> CompiledPart:
         parts = [self._part(child) for child in (subject, low, high)]
         for part in parts:
             self._want(part, _NUMBER, "What BETWEEN compares")
@@ -301,76 +311,76 @@ class Compiler:
         below = _compared(value, most, operator.le, ordered=True)
         return CompiledPart(_maybe_not(_both([above, below]), negated), _BOOLEAN, _at(tree))
 
-    def _among(self, tree: Tree[Any], subject: Any, negated: Token | None, *literals: Any) -> CompiledPart:
+    def _among(self, tree: Node, subject: Node, negated: Token | None, *literals: Node) -> CompiledPart:
         part = self._part(subject)
         listed = [self._part(literal).literal for literal in literals]
         for literal, child in zip(listed, literals, strict=True):
             if isinstance(literal, bool):
                 raise fault(self._text, _at(child), "IN lists strings or numbers.")
         strings = frozenset(one for one in listed if isinstance(one, str))
-        numbers = frozenset(one for one in listed if not isinstance(one, str))
+        numbers = frozenset(one for one in listed if isinstance(one, int | float))
         return CompiledPart(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN, _at(tree))
 
     def _like(
-        self, tree: Tree[Any], subject: Any, negated: Token | None, pattern: Token, escape: Token | None
+        self, tree: Node, subject: Node, negated: Token | None, pattern: Token, escape: Token | None
     ) -> CompiledPart:
         part = self._part(subject)
         self._want(part, _STRING, "What LIKE looks at")
         matches = self._pattern(pattern, escape)
         return CompiledPart(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN, _at(tree))
 
-    def _null(self, tree: Tree[Any], subject: Any, negated: Token | None) -> CompiledPart:
+    def _null(self, tree: Node, subject: Node, negated: Token | None) -> CompiledPart:
         part = self._part(subject)
         return CompiledPart(_is_null(part.test, wanted=negated is None), _BOOLEAN, _at(tree))
 
-    def _arithmetic(self, tree: Tree[Any], first: Any, sign: Token, second: Any) -> CompiledPart:
+    def _arithmetic(self, tree: Node, first: Node, sign: Token, second: Node) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         for part in (left, right):
             self._want(part, _NUMBER, f"What {str(sign)!r} takes")
         return CompiledPart(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
 
-    def _sign(self, tree: Tree[Any], sign: Token, child: Any) -> CompiledPart:
+    def _sign(self, tree: Node, sign: Token, child: Node) -> CompiledPart:
         part = self._part(child)
         self._want(part, _NUMBER, f"What {str(sign)!r} takes")
-        if part.literal is not None:
+        if isinstance(part.literal, int | float):
             return self._constant(tree, -part.literal if sign == "-" else part.literal, _NUMBER)
         zero = _constant(0)
         return CompiledPart(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
 
-    def _name(self, tree: Tree[Any], name: Token) -> CompiledPart:
+    def _name(self, tree: Node, name: Token) -> CompiledPart:
         return self._named(tree, str(name))
 
-    def _quoted(self, tree: Tree[Any], name: Token) -> CompiledPart:
+    def _quoted(self, tree: Node, name: Token) -> CompiledPart:
         return self._named(tree, name[1:-1].replace('""', '"'))
 
-    def _named(self, tree: Tree[Any], name: str) -> CompiledPart:
+    def _named(self, tree: Node, name: str) -> CompiledPart:
         fact = FACTS.get(name)
         if fact is not None:
             return CompiledPart(lambda headers, facts: None if facts is None else fact(facts), _ANY, _at(tree))
         return CompiledPart(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
 
-    def _integer(self, tree: Tree[Any], token: Token) -> CompiledPart:
+    def _integer(self, tree: Node, token: Token) -> CompiledPart:
         digits = token.rstrip("lL")
         if len(digits) > MAX_DIGITS:
             raise fault(self._text, _at(tree), f"A decimal integer has at most {MAX_DIGITS:,} digits.")
         return self._constant(tree, int(digits), _NUMBER)
 
-    def _hexadecimal(self, tree: Tree[Any], token: Token) -> CompiledPart:
+    def _hexadecimal(self, tree: Node, token: Token) -> CompiledPart:
         return self._constant(tree, int(token.rstrip("lL"), 16), _NUMBER)
 
-    def _approximate(self, tree: Tree[Any], token: Token) -> CompiledPart:
+    def _approximate(self, tree: Node, token: Token) -> CompiledPart:
         return self._constant(tree, float(token.rstrip("fFdD")), _NUMBER)
 
-    def _string(self, tree: Tree[Any], token: Token) -> CompiledPart:
+    def _string(self, tree: Node, token: Token) -> CompiledPart:
         return self._constant(tree, _unquoted(token), _STRING)
 
-    def _true(self, tree: Tree[Any]) -> CompiledPart:
+    def _true(self, tree: Node) -> CompiledPart:
         return self._constant(tree, True, _BOOLEAN)
 
-    def _false(self, tree: Tree[Any]) -> CompiledPart:
+    def _false(self, tree: Node) -> CompiledPart:
         return self._constant(tree, False, _BOOLEAN)
 
-    def _constant(self, tree: Tree[Any], value: Any, kind: str) -> CompiledPart:
+    def _constant(self, tree: Node, value: Scalar, kind: str) -> CompiledPart:
         return CompiledPart(_constant(value), kind, _at(tree), literal=value)
 
     def _want(self, part: CompiledPart, kind: str, what: str) -> None:
@@ -416,12 +426,12 @@ def _unquoted(token: str) -> str:
     return token[1:-1].replace("''", "'")
 
 
-def _at(tree: Any) -> int:
+def _at(tree: Node) -> int:
     start: int = getattr(tree.meta, "start_pos", 0)
     return start
 
 
-def _constant(value: Any) -> Test:
+def _constant(value: Scalar) -> Test:
     return lambda headers, facts: value
 
 
@@ -430,7 +440,7 @@ def _maybe_not(test: Test, negated: Token | None) -> Test:
 
 
 def _negated(test: Test) -> Test:
-    def negated(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def negated(headers: Headers, facts: Facts | None) -> bool | None:
         value = test(headers, facts)
         return False if value is True else True if value is False else None
 
@@ -440,7 +450,7 @@ def _negated(test: Test) -> Test:
 def _both(tests: list[Test]) -> Test:
     """Return a test that is false if one test is false, else unknown if one is unknown. A non-boolean is unknown."""
 
-    def both(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def both(headers: Headers, facts: Facts | None) -> bool | None:
         known: bool | None = True
         for test in tests:
             value = test(headers, facts)
@@ -454,7 +464,7 @@ def _both(tests: list[Test]) -> Test:
 
 
 def _either(tests: list[Test]) -> Test:
-    def either(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def either(headers: Headers, facts: Facts | None) -> bool | None:
         known: bool | None = False
         for test in tests:
             value = test(headers, facts)
@@ -467,11 +477,11 @@ def _either(tests: list[Test]) -> Test:
     return either
 
 
-def _is_equal(name: str, literal: Any) -> Test:
+def _is_equal(name: str, literal: Scalar) -> Test:
     """Compare a header with a constant in one step: most selectors consist of such comparisons."""
     types = _NUMBERS if type(literal) in _NUMBERS else (type(literal),)
 
-    def is_equal(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def is_equal(headers: Headers, facts: Facts | None) -> bool | None:
         value = headers.get(name)
         if value is None:
             return None
@@ -480,10 +490,10 @@ def _is_equal(name: str, literal: Any) -> Test:
     return is_equal
 
 
-def _compared(left: Test, right: Test, compare: Callable[[Any, Any], bool], *, ordered: bool) -> Test:
+def _compared(left: Test, right: Test, compare: Comparison, *, ordered: bool) -> Test:
     """Compare values of one kind. Values of two kinds compare as false; strings and booleans have no order (JMS)."""
 
-    def compared(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def compared(headers: Headers, facts: Facts | None) -> bool | None:
         one, other = left(headers, facts), right(headers, facts)
         if one is None or other is None:
             return None
@@ -496,7 +506,7 @@ def _compared(left: Test, right: Test, compare: Callable[[Any, Any], bool], *, o
 
 
 def _in(test: Test, strings: frozenset[str], numbers: frozenset[float]) -> Test:
-    def is_in(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def is_in(headers: Headers, facts: Facts | None) -> bool | None:
         value = test(headers, facts)
         if value is None:
             return None
@@ -508,7 +518,7 @@ def _in(test: Test, strings: frozenset[str], numbers: frozenset[float]) -> Test:
 
 
 def _matching(test: Test, matches: Callable[[str], object]) -> Test:
-    def matching(headers: Mapping[str, Any], facts: Facts | None) -> bool | None:
+    def matching(headers: Headers, facts: Facts | None) -> bool | None:
         value = test(headers, facts)
         if value is None:
             return None
@@ -521,10 +531,10 @@ def _is_null(test: Test, *, wanted: bool) -> Test:
     return lambda headers, facts: (test(headers, facts) is None) is wanted
 
 
-def _calculated(left: Test, right: Test, operation: Callable[[Any, Any], Any]) -> Test:
+def _calculated(left: Test, right: Test, operation: Operation) -> Test:
     """Calculate with numbers; unknown if an operand is no number, or there is no result."""
 
-    def calculated(headers: Mapping[str, Any], facts: Facts | None) -> int | float | None:
+    def calculated(headers: Headers, facts: Facts | None) -> int | float | None:
         one, other = left(headers, facts), right(headers, facts)
         if type(one) not in _NUMBERS or type(other) not in _NUMBERS:
             return None
@@ -537,7 +547,7 @@ def _calculated(left: Test, right: Test, operation: Callable[[Any, Any], Any]) -
     return calculated
 
 
-def _divided(one: Any, other: Any) -> Any:
+def _divided(one: float, other: float) -> float:
     """Divide like JMS: integer division rounds towards zero."""
     if type(one) is int and type(other) is int:
         quotient = abs(one) // abs(other)
@@ -545,7 +555,7 @@ def _divided(one: Any, other: Any) -> Any:
     return one / other
 
 
-_OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+_OPERATIONS: dict[str, Operation] = {
     "+": operator.add,
     "-": operator.sub,
     "*": operator.mul,

@@ -30,12 +30,14 @@ from fdbqueue.lowlevel import (
     rows,
     value_of,
     verb,
+    within,
 )
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.looks import check_decodes, made_exclusive
 from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.settings import check_renamed
+from fdbqueue.stored.shapes import check_name
 
 from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
@@ -43,24 +45,25 @@ from ..common.levels import with_priority
 from ..leases import Leases
 from ..leases.timer_check import check_leases
 from ..leases.times import positive, visible_at
-from ._following import KEEP_SECONDS, FirstPlace, Follower, Start, check_start, new_name
-from ._head import everything
-from .check import SubscriptionCheck
+from ._following import KEEP_SECONDS, FirstPointer, Follower, Start, check_start, new_name
+from .head import SubscriptionCheck, everything
 from .records import (
+    DISPATCHER,
     NO_LOOK,
     Browses,
     SubscriptionPointer,
     SubscriptionRecord,
     SubscriptionStats,
-    check_name,
     count_registrations,
     pack_record,
+    pointer_key,
     read_page,
     read_registration,
+    registration_key,
 )
 from .selectors import ItemTest, Selector, Selects
 from .subscription import Subscription
-from .waiters import DISPATCHER, Delivery, ImmediateDelivery, Waiters
+from .waiters import Delivery, ImmediateDelivery, Waiters
 
 __all__ = ["SubscriptionStats", "Subscriptions"]
 
@@ -132,7 +135,7 @@ class Subscriptions(Named, ByPosition[V]):
         by name. With any change if there are fewer than two. *Cost:* two reads in parallel, which do not grow with the
         number of subscriptions, and four writes. If the selector changes: both as `unsubscribe`.
         """
-        check_name(name)
+        check_name(name, "subscription")
         check_flag(exclusive, "exclusive")
         text, function = _selector_of(selector)
         ownership_us = positive(ownership, "ownership")
@@ -195,7 +198,7 @@ class Subscriptions(Named, ByPosition[V]):
         """
         only_database(db, "Subscriptions.follow", "In a transaction use Subscriptions.browse(tr).")
         if name is not None:
-            check_name(name)
+            check_name(name, "subscription")
         check_start(start)
         text, _ = _selector_of(selector)
         kind: Browses = "passing" if name is None else "named"
@@ -203,7 +206,7 @@ class Subscriptions(Named, ByPosition[V]):
         name = new_name() if name is None else name
         await check_decodes(db, self._layout)
         now_us = self.leases.now_us()
-        first = FirstPlace(self._layout, now_us=now_us, keep_us=keep_us, start=start)
+        first = FirstPointer(self._layout, now_us=now_us, keep_us=keep_us, start=start)
         new = SubscriptionRecord(selector=text, browser=kind, since_us=now_us)
         await self._queue.transact(db, partial(self._subscribe, name=name, new=new, first=first))
         return Follower(self.leases, name, db, selector=selector, first=first, keep_us=keep_us)
@@ -215,7 +218,7 @@ class Subscriptions(Named, ByPosition[V]):
             name: the subscription's name.
             function: its selector, if that is a function.
         """
-        check_name(name)
+        check_name(name, "subscription")
         not_awaited(function, "A selector")
         return Subscription(self.leases, name, function=function, owner=b"", ownership_us=0)
 
@@ -228,7 +231,7 @@ class Subscriptions(Named, ByPosition[V]):
         *Conflicts:* as `subscribe`, and with calls that begin or end a wait for its items. *Cost:* three reads; one of
         them grows with the number of all waiters. Four writes, and one for each call that is woken.
         """
-        check_name(name)
+        check_name(name, "subscription")
         return await self._queue.transact(tr, partial(self._unsubscribe, name=name))
 
     @verb
@@ -345,7 +348,7 @@ class Subscriptions(Named, ByPosition[V]):
         subscriptions and of the items that their consumers hold.
         """
         if after is not None:
-            check_name(after)
+            check_name(after, "subscription")
         if limit is not None:
             check_limit(limit, "subscriptions to tell of")
         page = partial(read_page, layout=self._layout, now_us=self.leases.now_us(), after=after, limit=limit or 0)
@@ -418,7 +421,7 @@ class Subscriptions(Named, ByPosition[V]):
         return self.leases.editing()
 
     async def _subscribe(
-        self, tr: Transaction, name: str, new: SubscriptionRecord, first: FirstPlace | None = None
+        self, tr: Transaction, name: str, new: SubscriptionRecord, first: FirstPointer | None = None
     ) -> None:
         """Register a subscription, or a browser, whose first place `first` reads."""
         layout, now_us = self._layout, self.leases.now_us()
@@ -435,28 +438,27 @@ class Subscriptions(Named, ByPosition[V]):
                     f"{layout.describe()} has the subscription {other!r}, so that {name!r} can't be exclusive there."
                 )
             if other != name and registration.owner:
-                tr.set(layout.subscriptions.pack((other,)), pack_record(replace(registration, owner=b"")))
+                tr.set(registration_key(layout, other), pack_record(replace(registration, owner=b"")))
         old = registered.get(name)
         if old is not None and bool(old.browser) != bool(new.browser):
             kind = "a browser" if old.browser else "a subscription"
             raise SubscriptionError(f"{name!r} of {layout.describe()} is {kind}. Give another name.")
         if old is not None:
             new = replace(old, selector=new.selector, owner=new.owner, owned_until_us=new.owned_until_us)
-        tr.set(layout.subscriptions.pack((name,)), pack_record(new))
+        tr.set(registration_key(layout, name), pack_record(new))
         if first is not None:
             await first(tr, name, is_new=old is None)
         elif old is None or old.selector != new.selector or new.exclusive_all:
             # The first look is at everything. A sole subscription never changes this pointer. When it is no longer the
             # sole one, it looks at all items that came meanwhile.
             pointer = SubscriptionPointer(everything(), 0, NO_LOOK, now_us)
-            tr.set(layout.pointers.pack((name,)), pack_record(pointer))
+            tr.set(pointer_key(layout, name), pack_record(pointer))
         if old is not None and old.selector != new.selector:
             # The first waiter has passed over items that this subscription may want now. So its own waiters look again.
             await self._waiters.wake(tr, name)
         if any(registration.owner for registration in registered.values()):
             # Calls of a former owner that wait raise at once, and get no further delivery.
-            span = layout.waiting.range()
-            tr.clear_range(span.start, span.stop)
+            tr.clear_range(*within(layout.waiting.key()))
         if new.exclusive_all:
             self._forget_arrivals(tr)
         # From now on producers record arrivals; for a sole subscription they stop that.
@@ -471,9 +473,8 @@ class Subscriptions(Named, ByPosition[V]):
 
     def _forget_arrivals(self, tr: Transaction) -> None:
         """Clear the arrivals, and the pointer of the first waiter, which relies on them."""
-        span = self._layout.arrivals.range()
-        tr.clear_range(span.start, span.stop)
-        tr.clear(self._layout.pointers.pack((DISPATCHER,)))
+        tr.clear_range(*within(self._layout.arrivals.key()))
+        tr.clear(pointer_key(self._layout, DISPATCHER))
 
     async def _unsubscribe(self, tr: Transaction, name: str) -> bool:
         layout = self._layout
@@ -481,8 +482,8 @@ class Subscriptions(Named, ByPosition[V]):
         if name not in registered:
             await check_renamed(tr, layout)
             return False
-        tr.clear(layout.subscriptions.pack((name,)))
-        tr.clear(layout.pointers.pack((name,)))
+        tr.clear(registration_key(layout, name))
+        tr.clear(pointer_key(layout, name))
         tr.clear(layout.returned.pack((name,)))
         await self._waiters.wake(tr, name)
         if len(registered) == 1:
@@ -502,10 +503,9 @@ class Subscriptions(Named, ByPosition[V]):
         range is read, and a call that registers another conflicts. If there are two, a call that removes one conflicts.
         """
         layout = self._layout
-        span = layout.subscriptions.range()
-        own_key = layout.subscriptions.pack((name,))
+        own_key = registration_key(layout, name)
         own = tr.get(own_key)
-        first = await rows(tr, span.start, span.stop, limit=2)
+        first = await rows(tr, *within(layout.subscriptions.key()), limit=2)
         found = {row.key: row.value for row in first}
         stored = await value_of(own)
         if stored.present():

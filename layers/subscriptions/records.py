@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from fdbqueue import FormatError
-from fdbqueue.engine.steps import finished, value_of
-from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Steps, Transaction, check_text, fdb_tuple, rows, started
-from fdbqueue.stored import shapes
+from fdbqueue.engine.api import Value
+from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Transaction, fdb_tuple, rows, started, value_of, within
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded
 
 # The stored records of subscriptions.
 
 VERSION = 1
+DISPATCHER = ""
+"""The name of the dispatcher's pointer; no subscription has it."""
 NO_LOOK = -1
 """In place of a number of items: a subscription with this pointer looks at everything next."""
 
@@ -86,7 +87,7 @@ class SubscriptionPointer(msgspec.Struct, frozen=True, gc=False):
     version: int = VERSION
 
 
-class BrowserPlace(SubscriptionPointer, frozen=True, gc=False, omit_defaults=True):
+class BrowserPointer(SubscriptionPointer, frozen=True, gc=False, omit_defaults=True):
     """How far a browser has told. It tells the scan first, and then the arrivals in commit order."""
 
     keep_us: int = 0
@@ -101,9 +102,10 @@ class BrowserPlace(SubscriptionPointer, frozen=True, gc=False, omit_defaults=Tru
     """The packed position from which the next arrival's span goes on."""
 
 
+R = TypeVar("R", "SubscriptionRecord", "BrowserPointer")
 _encode = msgspec.msgpack.Encoder().encode
 _registrations = msgspec.msgpack.Decoder(SubscriptionRecord)
-_pointers = msgspec.msgpack.Decoder(BrowserPlace)
+_pointers = msgspec.msgpack.Decoder(BrowserPointer)
 
 
 @lru_cache(maxsize=256)
@@ -113,14 +115,12 @@ def _packed(name: str) -> bytes:
 
 def registration_key(layout: Layout, name: str) -> bytes:
     """Return the key of a subscription's registration."""
-    prefix: bytes = layout.subscriptions.key()
-    return prefix + _packed(name)
+    return layout.subscriptions.key() + _packed(name)
 
 
 def pointer_key(layout: Layout, name: str) -> bytes:
     """Return the key of a subscription's pointer."""
-    prefix: bytes = layout.pointers.key()
-    return prefix + _packed(name)
+    return layout.pointers.key() + _packed(name)
 
 
 def pack_record(record: SubscriptionRecord | SubscriptionPointer) -> bytes:
@@ -134,52 +134,33 @@ def read_registration(layout: Layout, name: str, stored: bytes) -> SubscriptionR
     Raises:
         FormatError: the registration can't be read.
     """
-    found: SubscriptionRecord = _decoded(_registrations, layout, layout.subscriptions.pack((name,)), name, stored)
-    return found
+    return _decoded(_registrations, layout, registration_key(layout, name), name, stored)
 
 
-def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPlace:
-    """Return the stored pointer. That of a subscription has the defaults of a browser's place.
+async def record_in(layout: Layout, name: str, reading: Value) -> SubscriptionRecord | None:
+    """Return the registration that a read of its key finds; None if there is none. Otherwise as `read_registration`."""
+    stored = await value_of(reading)
+    return read_registration(layout, name, bytes(stored)) if stored.present() else None
+
+
+def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPointer:
+    """Return the stored pointer. That of a subscription has the defaults of a browser's.
 
     Raises:
         FormatError: the pointer can't be read.
     """
-    found: BrowserPlace = _decoded(_pointers, layout, pointer_key(layout, name), name, stored)
-    return found
+    return _decoded(_pointers, layout, pointer_key(layout, name), name, stored)
 
 
-def _decoded(decoder: Any, layout: Layout, key: bytes, name: str, stored: bytes) -> Any:
-    remedy = f"Unsubscribe {name!r}, and subscribe again."
-    record = decoded(layout, key, stored, decoder.decode, remedy)
+def _decoded(decoder: msgspec.msgpack.Decoder[R], layout: Layout, key: bytes, name: str, stored: bytes) -> R:
+    record = decoded(layout, key, stored, decoder.decode, f"Unsubscribe {name!r}, and subscribe again.")
     if record.version > VERSION:
         raise FormatError(
-            f"{_named(layout, name)} was written by a newer version of fdbqueue. Update fdbqueue here.", newer=True
+            f"The subscription {name!r} of {layout.describe()} was written by a newer version of fdbqueue. Update"
+            " fdbqueue here.",
+            newer=True,
         )
     return record
-
-
-def _named(layout: Layout, name: str) -> str:
-    return f"The subscription {name!r} of {layout.describe()}"
-
-
-# Checks of names, which run before any key is touched.
-
-NAME_BYTES = shapes.NAME_BYTES["subscription"]
-
-
-def check_name(name: object) -> None:
-    """Check the name of a subscription.
-
-    Raises:
-        TypeError: it is not a str.
-        ValueError: it is empty or too long, or has a lone surrogate.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"A subscription is named by a str, not by {name!r}.")
-    check_text(name, "The name of a subscription")
-    size = len(name.encode())
-    if not 1 <= size <= NAME_BYTES:
-        raise ValueError(f"The name of a subscription has 1 to {NAME_BYTES} bytes, not {size}.")
 
 
 # Credit: how much more a subscription may deliver.
@@ -206,8 +187,7 @@ async def credit_left(tr: Transaction, layout: Layout, name: str, registration: 
     """
     if registration.credit is None and registration.credit_bytes is None:
         return NO_LIMIT
-    span = layout.held[name].range()
-    held = await rows(tr.snapshot, span.start, span.stop)
+    held = await rows(tr.snapshot, *within(layout.held[name].key()))
     items, size_bytes = registration.credit, registration.credit_bytes
     held_bytes = sum(int.from_bytes(row.value, "little") for row in held)
     return Credit(
@@ -217,8 +197,6 @@ async def credit_left(tr: Transaction, layout: Layout, name: str, registration: 
 
 
 # Stats of subscriptions: their terms, and the items that their consumers hold.
-
-_AFTER = b"\x00"  # appended to a key: the next key in sort order
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -248,23 +226,20 @@ async def read_page(
 ) -> list[SubscriptionStats]:
     """Read the stats of up to `limit` subscriptions by name, 0 for all, beginning after the name `after`."""
     span = layout.subscriptions.range()
-    begin = span.start if after is None else layout.subscriptions.pack((after,)) + _AFTER
-    found = {}
+    begin = span.start if after is None else registration_key(layout, after) + b"\x00"
     page = await rows(tr.snapshot, begin, span.stop, limit=limit)
-    for (name,), row in own_rows(layout, "subscriptions", page):
-        found[name] = read_registration(layout, name, row.value)
-    return await _with_held(tr, layout, now_us, found)
+    found = {
+        name: read_registration(layout, name, row.value) for (name,), row in own_rows(layout, "subscriptions", page)
+    }
+    held = await _held(tr, layout, min(found), max(found)) if found else {}
+    return [_stats(name, one, now_us, held) for name, one in found.items()]
 
 
 async def read_one(tr: Transaction, layout: Layout, now_us: int, name: str) -> SubscriptionStats | None:
     """Read the stats of one subscription; None if it is not registered."""
-    stored = tr.snapshot.get(layout.subscriptions.pack((name,)))
     held = started(_held(tr, layout, name, name))
-    value = await value_of(stored)
-    if not value.present():
-        return None
-    [stats] = await _with_held(tr, layout, now_us, {name: read_registration(layout, name, bytes(value))}, held)
-    return stats
+    found = await record_in(layout, name, tr.snapshot.get(registration_key(layout, name)))
+    return None if found is None else _stats(name, found, now_us, await held)
 
 
 async def count_registrations(tr: Transaction, layout: Layout, *, limit: int) -> int:
@@ -277,35 +252,10 @@ Held = dict[str, tuple[int, int]]
 """For each subscription: how many items, and how many bytes, its consumers hold."""
 
 
-async def _with_held(
-    tr: Transaction,
-    layout: Layout,
-    now_us: int,
-    found: dict[str, SubscriptionRecord],
-    held: Steps[Held] | None = None,
-) -> list[SubscriptionStats]:
-    if held is None:
-        names = list(found)
-        held = _held(tr, layout, names[0], names[-1]) if names else finished({})
-    held_by = await held
-    stats = []
-    for name, one in found.items():
-        items, size_bytes = held_by.get(name, (0, 0))
-        exclusive = bool(one.owner) and one.owned_until_us > now_us
-        stats.append(
-            SubscriptionStats(
-                name,
-                one.selector,
-                one.suspended,
-                one.credit,
-                one.credit_bytes,
-                items,
-                size_bytes,
-                exclusive,
-                bool(one.browser),
-            )
-        )
-    return stats
+def _stats(name: str, one: SubscriptionRecord, now_us: int, held: Held) -> SubscriptionStats:
+    exclusive = bool(one.owner) and one.owned_until_us > now_us
+    terms = (one.selector, one.suspended, one.credit, one.credit_bytes)
+    return SubscriptionStats(name, *terms, *held.get(name, (0, 0)), exclusive, bool(one.browser))
 
 
 async def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Held:

@@ -29,7 +29,8 @@ from typing import Any, TypeAlias
 from fdbqueue import FormatError, SelectorError
 from fdbqueue.lowlevel import Layout, headers_of
 
-from ._grammar import Compiler, Facts, Test, parse_selector
+from ._grammar import Compiler, Facts, Headers, Test, parse_selector
+from .records import SubscriptionRecord
 
 Selects: TypeAlias = Callable[[Mapping[str, Any]], bool]
 """A selector of your own: called with an item's headers, it returns whether the item is accepted."""
@@ -113,9 +114,9 @@ class ItemTest:
 
     def __init__(self, layout: Layout, selector: Selector | Selects) -> None:
         self._facts = Facts(layout)
-        self._accepts: Callable[[Mapping[str, Any], Any], Any]
+        self._accepts: Callable[[Headers, Facts | None], object]
         if isinstance(selector, Selector):
-            self._accepts = selector._test
+            self._accepts = _compiled(selector.text)
         elif not callable(selector):
             raise TypeError(f"A selector is a str, a Selector or a function of the headers, not {selector!r}.")
         else:
@@ -133,6 +134,11 @@ class ItemTest:
             return self._accepts(headers_of(stored), facts) is True
         except FormatError:
             return False
+
+
+def wanted_by(layout: Layout, registration: SubscriptionRecord) -> ItemTest | None:
+    """Return the test of a registration's condition; None: it has none, or a function that only its consumers know."""
+    return ItemTest(layout, Selector.of_stored(registration.selector)) if registration.selector else None
 
 
 @lru_cache(maxsize=4_096)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, cast
 
 from msgspec.structs import replace
 
 from fdbqueue import SubscriptionError
 from fdbqueue.base.beside import KeptBeside
+from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
@@ -23,6 +24,7 @@ from fdbqueue.lowlevel import (
     check_limit,
     is_database,
     is_paused,
+    started,
     value_of,
     verb,
 )
@@ -37,7 +39,7 @@ from ..leases.times import check_timeout, check_waits, positive
 from ..leases.transitions import Transitions
 from ..staged.requests import REQUEST_SECONDS
 from ._awaiting import AwaitedTake, Awaiting, Taken
-from ._head import Cursor, ExclusiveHead, Habit
+from .head import Habit, SubscriptionHead
 from .records import (
     Credit,
     SubscriptionRecord,
@@ -45,12 +47,11 @@ from .records import (
     credit_left,
     pack_record,
     read_one,
-    read_registration,
+    record_in,
+    registration_key,
 )
-from .selectors import ItemTest, Selector, Selects
+from .selectors import ItemTest, Selects, wanted_by
 from .waiters import Waiters
-
-T = TypeVar("T")
 
 
 class Subscription(Named, Generic[V]):
@@ -254,6 +255,26 @@ class Subscription(Named, Generic[V]):
             raise self._unsubscribed()
         return found
 
+    def permit(self, db: Database) -> Permit:
+        """Return the permit to begin items of this subscription; for layers.
+
+        Its `ask` raises as `lease` does. Items may not begin while the queue is paused or the subscription is
+        suspended.
+        """
+        layout = self._layout
+
+        async def look(tr: Transaction) -> bool:
+            stopped = tr.snapshot.get(layout.paused_key)
+            registration = await self._registered(tr.snapshot)
+            self._check_owned(registration)
+            paused = await value_of(stopped)
+            if paused.present():
+                refuse_renamed(bytes(paused))
+                layout.known.doubt()  # so that a lease reads it, too
+            return not paused.present() and not registration.suspended
+
+        return Permit(lambda: attempts(db, look))
+
     @property
     def ownership(self) -> float:
         """Seconds without a call after which another process may own it; 0: it is not exclusive."""
@@ -270,8 +291,7 @@ class Subscription(Named, Generic[V]):
         """
 
         async def body(tr: Transaction) -> None:
-            stored = await value_of(tr.get(self._layout.subscriptions.pack((self.name,))))
-            self._hold(tr, self._registration(stored), self.leases.now_us())
+            self._renewed(tr, await self._registered(tr), self.leases.now_us())
 
         await self.leases.queue.read(tr, body)
 
@@ -290,9 +310,16 @@ class Subscription(Named, Generic[V]):
             strict: whether to look again while more timers are due, instead of taking items.
         """
         now_us = self.leases.now_us()
-        head = self._head(own.wanted, now_us)
+        head = SubscriptionHead(
+            self._layout,
+            self.name,
+            now_us=now_us,
+            habit=self._habit,
+            exclusive_all=self._exclusive_all,
+            wanted=own.wanted,
+        )
         registration = await head.prepare(tr, fresh=strict)
-        renewed = self._hold(tr, registration, now_us) is not registration
+        renewed = self._renewed(tr, registration, now_us) is not registration
         left = await credit_left(tr, self._layout, self.name, registration)
         settled = False
         short = left.size_bytes is not None or (left.items is not None and left.items < own.wanted)
@@ -308,8 +335,7 @@ class Subscription(Named, Generic[V]):
             # One transaction fires a limited number of timers; the rest may return credit too.
             return Taken([], settled and strict and not suspended, renewed or settled, may_have=False)
         head.bytes_left = left.size_bytes
-        if isinstance(head, Cursor):
-            head.accepts = self._test(registration)
+        head.accepts = self._test(registration)
         own.wanted = limit
         leases = self.leases
         taking = Taking(leases.queue, head, leases.retry, leases.now_us, subscription=self.name)
@@ -325,14 +351,8 @@ class Subscription(Named, Generic[V]):
 
     async def _may_begin(self, tr: Transaction) -> bool:
         """Return whether items that were granted to a waiting call may begin."""
-        stored = tr.snapshot.get(self._layout.subscriptions.pack((self.name,)))
-        paused = await is_paused(tr, self._layout)
-        return not paused and not self._registration(await value_of(stored)).suspended
-
-    def _head(self, limit: int, now_us: int) -> Cursor | ExclusiveHead:
-        if self._exclusive_all:
-            return ExclusiveHead(self._layout, self.name, wanted=limit)
-        return Cursor(self._layout, self.name, now_us=now_us, habit=self._habit)
+        reading = started(self._registered(tr.snapshot))
+        return not await is_paused(tr, self._layout) and not (await reading).suspended
 
     async def _fire_due(self, tr: Transaction, now_us: int) -> Transitions:
         """Fire due timers, and return the moves."""
@@ -345,27 +365,24 @@ class Subscription(Named, Generic[V]):
         return moves
 
     async def _credit_now(self, tr: Transaction) -> Credit:
-        stored = await value_of(tr.snapshot.get(self._layout.subscriptions.pack((self.name,))))
-        return await credit_left(tr, self._layout, self.name, self._registration(stored))
+        return await credit_left(tr, self._layout, self.name, await self._registered(tr.snapshot))
 
-    def _test(self, registration: SubscriptionRecord) -> Callable[[bytes, bytes], bool]:
-        if registration.selector is None:
-            if self._function is None:
-                raise SubscriptionError(
-                    f"The selector of {self!r} is a function, which is not stored: name it when you subscribe."
-                )
-            return ItemTest(self._layout, self._function)
-        if not registration.selector:
-            return lambda key, stored: True
-        return ItemTest(self._layout, Selector.of_stored(registration.selector))
+    def _test(self, registration: SubscriptionRecord) -> ItemTest | None:
+        if registration.selector is not None:
+            return wanted_by(self._layout, registration)
+        if self._function is None:
+            raise SubscriptionError(
+                f"The selector of {self!r} is a function, which is not stored: name it when you subscribe."
+            )
+        return ItemTest(self._layout, self._function)
 
-    def _hold(self, tr: Transaction, registration: SubscriptionRecord, now_us: int) -> SubscriptionRecord:
+    def _renewed(self, tr: Transaction, registration: SubscriptionRecord, now_us: int) -> SubscriptionRecord:
         """Check that this process owns an exclusive subscription; renew that in time, and return the registration."""
         self._check_owned(registration)
         if not registration.owner or registration.owned_until_us - now_us > self._ownership_us / 2:
             return registration
         owned = replace(registration, owned_until_us=now_us + self._ownership_us)
-        tr.set(self._layout.subscriptions.pack((self.name,)), pack_record(owned))
+        tr.set(registration_key(self._layout, self.name), pack_record(owned))
         return owned
 
     def _check_owned(self, registration: SubscriptionRecord) -> None:
@@ -385,39 +402,16 @@ class Subscription(Named, Generic[V]):
         self, tr: Transaction | Database, change: Callable[[SubscriptionRecord], SubscriptionRecord]
     ) -> None:
         async def body(tr: Transaction) -> None:
-            key = self._layout.subscriptions.pack((self.name,))
-            registration = self._registration(await value_of(tr.get(key)))
-            owned = self._hold(tr, registration, self.leases.now_us())
-            tr.set(key, pack_record(change(owned)))
+            owned = self._renewed(tr, await self._registered(tr), self.leases.now_us())
+            tr.set(registration_key(self._layout, self.name), pack_record(change(owned)))
 
         await self.leases.queue.transact(tr, body)
 
-    def _registration(self, stored: Any) -> SubscriptionRecord:
-        if not stored.present():
+    async def _registered(self, view: ReadTransaction) -> SubscriptionRecord:
+        found = await record_in(self._layout, self.name, view.get(registration_key(self._layout, self.name)))
+        if found is None:
             raise self._unsubscribed()
-        return read_registration(self._layout, self.name, bytes(stored))
+        return found
 
     def _unsubscribed(self) -> SubscriptionError:
         return SubscriptionError(f"{self!r} was unsubscribed. Subscribe again.")
-
-
-def subscription_permit(db: Database, subscription: Subscription[Any]) -> Permit:
-    """Return the permit to begin items of a subscription.
-
-    Its `ask` raises as `Subscription.lease` does. Items may not begin while the queue is paused or the subscription is
-    suspended.
-    """
-    layout = subscription._layout
-
-    async def look(tr: Transaction) -> bool:
-        stopped = tr.snapshot.get(layout.paused_key)
-        stored = await value_of(tr.snapshot.get(layout.subscriptions.pack((subscription.name,))))
-        registration = subscription._registration(stored)
-        subscription._check_owned(registration)
-        paused = await value_of(stopped)
-        if paused.present():
-            refuse_renamed(bytes(paused))
-            layout.known.doubt()  # so that a lease reads it, too
-        return not paused.present() and not registration.suspended
-
-    return Permit(lambda: attempts(db, look))

@@ -27,6 +27,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
     with_notes,
+    within,
 )
 from fdbqueue.moves.taking import ItemRow, Takes, taken_at_once
 from fdbqueue.stored.items import kept_size_of
@@ -35,9 +36,18 @@ from fdbqueue.writes.appending import append_item
 
 from ..leases import LeaseHandle, Leases
 from ..staged.requests import GRANT_SECONDS, Request, Requests, Wish, wished
-from ._head import Accepts, Cursor, ExclusiveHead, Habit
-from .records import NO_LIMIT, Credit, SubscriptionRecord, credit_left, read_registration
-from .selectors import ItemTest, Selector
+from .head import Accepts, Habit, SubscriptionHead
+from .records import (
+    DISPATCHER,
+    NO_LIMIT,
+    Credit,
+    SubscriptionRecord,
+    credit_left,
+    pointer_key,
+    record_in,
+    registration_key,
+)
+from .selectors import wanted_by
 
 # Waiters: consumers of subscriptions that wait for items, and which of them a transaction wakes.
 #
@@ -49,8 +59,6 @@ from .selectors import ItemTest, Selector
 # a function, and those whose subscription has no credit for it. The progress of the first waiter is stored in a pointer
 # like a subscription's. A subscription that ends, or changes, wakes its own waiters.
 
-DISPATCHER = ""
-"""The name of the dispatcher's pointer; no subscription has it."""
 DISPATCH_LIMIT = 100
 """How many items one transaction dispatches."""
 MOST_WAITERS = 2_000
@@ -63,11 +71,16 @@ FEW_WAITERS = 16
 class ConsumerWant:
     """The items that the consumers of one subscription wait for."""
 
-    accepts: Accepts
+    test: Accepts | None
+    """Accepts an item; None: all, as far as is known."""
     is_known: bool
     """Whether they want every accepted item; if False, only they can tell."""
     left: Credit
     """The credit left, less the items that they were woken for."""
+
+    def accepts(self, key: bytes, stored: bytes) -> bool:
+        """Return whether they may want the item with this key and value."""
+        return self.test is None or self.test(key, stored)
 
     def takes(self, row: KeyValue) -> bool:
         """Return whether a waiter woken for an item will take it; if so, use credit for it."""
@@ -148,8 +161,7 @@ class Waiters(Requests):
                 self.remove(tr, one.key)
 
     def _joining(self, name: str) -> bytes:
-        key: bytes = self._layout.waiting.pack((name,))
-        return key
+        return self._layout.waiting.pack((name,))
 
     def fence_off(self, tr: Transaction, name: str) -> None:
         """Prevent that a pending transaction of a subscription's call commits after this transaction.
@@ -157,7 +169,7 @@ class Waiters(Requests):
         Every such call reads the subscription's registration, so it conflicts with this one. If a call registers
         before this one commits, this one conflicts, and sees the request when it runs again.
         """
-        tr.add_write_conflict_key(self._layout.subscriptions.pack((name,)))
+        tr.add_write_conflict_key(registration_key(self._layout, name))
         tr.add_read_conflict_key(self._joining(name))
 
     async def live(self, tr: Transaction, now_us: int, *, limit: int = MOST_WAITERS) -> tuple[list[Request], bool]:
@@ -177,8 +189,7 @@ class Waiters(Requests):
         if not some_died and len(live) < FEW_WAITERS:
             return live
         if not some_died:
-            span = self._layout.subscriptions.range()
-            registered = await rows(tr.snapshot, span.start, span.stop, limit=FEW_WAITERS)
+            registered = await rows(tr.snapshot, *within(self._layout.subscriptions.key()), limit=FEW_WAITERS)
             names = {parts[0] for parts, _ in own_rows(self._layout, "subscriptions", registered)}
             if len(registered) < FEW_WAITERS and names <= {one.wish.consumer for one in live}:
                 return live
@@ -200,7 +211,7 @@ class Waiters(Requests):
         The waiters and their selectors are read only if an item arrived. This read grows with the number of waiters
         only if none of the first ones wants the item.
         """
-        head = Cursor(self._layout, DISPATCHER, now_us=now_us, habit=habit)
+        head = SubscriptionHead(self._layout, DISPATCHER, now_us=now_us, habit=habit)
         await head.look(tr, fresh=True)
         found = await head.first(tr, limit=DISPATCH_LIMIT)
         if not found:
@@ -232,42 +243,32 @@ class Waiters(Requests):
     async def any_left(self, tr: Transaction, offered: list[bytes]) -> bool:
         """Return whether one of the items that waiters were woken for is still there, by snapshot."""
         reads = [tr.snapshot.get(key) for key in offered]
-        left = False
-        for read in reads:
-            left = (await value_of(read)).present() or left
-        return left
+        return any([(await value_of(read)).present() for read in reads])
 
     def look_anew(self, tr: Transaction) -> None:
         """Make the first waiter look at everything again: a woken waiter has left, and its item is still there."""
-        tr.clear(self._layout.pointers.pack((DISPATCHER,)))
+        tr.clear(pointer_key(self._layout, DISPATCHER))
         count(tr, self._layout, returned=1)
 
     async def _with_wants(self, tr: Transaction, live: list[Request]) -> list[Waiting]:
         names = {one.wish.consumer for one in live}
-        reads = {name: tr.snapshot.get(self._layout.subscriptions.pack((name,))) for name in names}
-        wants: dict[str, ConsumerWant] = {}
-        for name, read in reads.items():
-            stored = await value_of(read)
-            want = await self._want(tr, name, bytes(stored)) if stored.present() else None
-            if want is not None:
-                wants[name] = want
+        reads = {name: started(self._want(tr, name)) for name in names}
+        wants = {name: want for name, read in reads.items() if (want := await read) is not None}
         return [Waiting(one, wants[one.wish.consumer]) for one in live if one.wish.consumer in wants]
 
-    async def _want(self, tr: Transaction, name: str, stored: bytes) -> ConsumerWant | None:
+    async def _want(self, tr: Transaction, name: str) -> ConsumerWant | None:
+        layout = self._layout
         try:
-            registration = read_registration(self._layout, name, stored)
+            registration = await record_in(layout, name, tr.snapshot.get(registration_key(layout, name)))
         except FormatError:
             return None  # its own consumers get the error
-        if registration.suspended:
+        if registration is None or registration.suspended:
             return None
-        left = await credit_left(tr, self._layout, name, registration)
+        left = await credit_left(tr, layout, name, registration)
         if left != NO_LIMIT:
             # A concurrent lease of this subscription may use up the credit; it writes the pointer.
-            tr.add_read_conflict_key(self._layout.pointers.pack((name,)))
-        if registration.selector:
-            return ConsumerWant(ItemTest(self._layout, Selector.of_stored(registration.selector)), True, left)
-        # No condition, or a function that only its consumers have.
-        return ConsumerWant(lambda key, stored: True, registration.selector is not None, left)
+            tr.add_read_conflict_key(pointer_key(layout, name))
+        return ConsumerWant(wanted_by(layout, registration), registration.selector is not None, left)
 
 
 def _number(client: bytes) -> int:
@@ -391,7 +392,7 @@ class ImmediateDelivery:
         layout, name = self._layout, self._layout.known.exclusive_all
         if name is None:
             return None
-        head = ExclusiveHead(layout, name, wanted=1)
+        head = SubscriptionHead(layout, name, now_us=now_us, exclusive_all=True)
         waiters = started(self._waiters.first(tr, limit=1))
         registered = started(head.registration(tr))
         await self._place(tr, new)
@@ -431,21 +432,16 @@ class ImmediateDelivery:
     async def _try(self, tr: Transaction, new: _New, request: Request, now_us: int) -> bool:
         """Deliver to a waiter if its subscription exists, wants the item, and wants no earlier item."""
         layout, name = self._layout, request.wish.consumer
-        stored = await value_of(tr.snapshot.get(layout.subscriptions.pack((name,))))
-        if not stored.present():
+        found = await record_in(layout, name, tr.snapshot.get(registration_key(layout, name)))
+        if found is None:
             return False
-        head: Cursor | ExclusiveHead
-        if read_registration(layout, name, bytes(stored)).exclusive_all:
-            head = ExclusiveHead(layout, name, wanted=1)
-        else:
-            head = Cursor(layout, name, now_us=now_us, habit=Habit())
+        head = SubscriptionHead(layout, name, now_us=now_us, exclusive_all=found.exclusive_all)
         registration = await head.prepare(tr, fresh=False)
+        head.accepts = wanted_by(layout, registration)
         if registration.selector is None:
             return False
-        if isinstance(head, Cursor) and registration.selector:
-            head.accepts = ItemTest(layout, Selector.of_stored(registration.selector))
-            if not head.accepts(layout.available.key(new.packed), new.stored):
-                return False
+        if head.accepts is not None and not head.accepts(layout.available.key(new.packed), new.stored):
+            return False
         return await self._deliver(tr, new, request, head, registration, now_us)
 
     async def _deliver(
@@ -453,7 +449,7 @@ class ImmediateDelivery:
         tr: Transaction,
         new: _New,
         request: Request,
-        head: Cursor | ExclusiveHead,
+        head: SubscriptionHead,
         registration: SubscriptionRecord,
         now_us: int,
     ) -> bool:

@@ -504,8 +504,8 @@ MUTANTS = (
     ),
     Mutant(
         "a lease by the owner does not conflict with a takeover",
-        "layers/subscriptions/_head.py",
-        (("        self.fence(tr)\n        if registration is None", "        if registration is None"),),
+        "layers/subscriptions/head.py",
+        (("            self.fence(tr)\n        else:", "        else:"),),
         Kind.exclusive,
         tests=(
             "tests/layers/subscriptions/test_subscriptions_exclusive_all.py::test_of_its_owners_lease_and_its_end_at_the_same_time_one_fails",
@@ -513,11 +513,11 @@ MUTANTS = (
     ),
     Mutant(
         "a delivery to the owner does not conflict with what comes to stand in front",
-        "layers/subscriptions/_head.py",
+        "layers/subscriptions/head.py",
         (
             (
-                "        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",
-                "        return\n",
+                "            tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))\n",
+                "",
             ),
         ),
         Kind.exclusive,
@@ -863,7 +863,7 @@ MUTANTS = (
     Mutant(
         "a waiting call of a subscription takes what was granted to it before a pause",
         "layers/subscriptions/_awaiting.py",
-        (("if granted and not await self._may_begin(tr):", "if False:"),),
+        (("terms.limit if await self._may_begin(tr) else 0", "terms.limit"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back",
         ),

@@ -20,8 +20,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart.admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart.scanning import deadline_parts
-from fdbqueue.layers.subscriptions.records import NAME_BYTES as SUBSCRIPTION_NAME_BYTES
-from fdbqueue.layers.subscriptions.waiters import DISPATCHER
+from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.moves.arrivals import announce
 from fdbqueue.spark.partition_log import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import (
@@ -38,6 +37,7 @@ from fdbqueue.stored.layout import (
     is_own,
     pack,
 )
+from fdbqueue.stored.shapes import NAME_BYTES
 
 STORED = Path(__file__).parent.parent / "data" / "stored-ed71ef0.json.gz"
 """Rows of a queue of every kind, with items in every state."""
@@ -176,7 +176,7 @@ def test_the_longest_names_make_keys_that_a_database_takes() -> None:
         layout.item_key(last),
         layout.timer_key(at_us, packed, DELAY),
         layout.chunk_key(last, 10_000),
-        layout.held_key("\0" * SUBSCRIPTION_NAME_BYTES, packed),
+        layout.held_key("\0" * NAME_BYTES["subscription"], packed),
         *layout.dependent_keys((bytes(DEPENDENT_NAMES_BYTES), *deadline_parts(layout, at_us)), packed),
         _arrival(layout, packed),
         job.owner(2**31),

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fdbqueue.layers.subscriptions._head import END, MAX_SPANS, Span, behind, everything, few, joined
+from fdbqueue.layers.subscriptions.head import END, MAX_SPANS, Span, behind, everything, few, joined
 
 points = st.integers(0, 200).map(lambda number: bytes([number]))
 ranges = st.tuples(points, points).map(lambda ends: (min(ends), max(ends) + b"\x00"))

@@ -15,7 +15,7 @@ from fdbqueue import CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, copies
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, capacity, copies
 from fdbqueue.layers.smart._resend import Copy
 from tests.helpers.clock import Clock
 from tests.helpers.copies import FRAME, RECEIVED, WAIT, fetch, frame, numbers, registered
@@ -132,7 +132,7 @@ class Waiting:
             self._waits.set()
             return until_changed(*given)
 
-        monkeypatch.setattr(copies, "until_changed", waits)
+        monkeypatch.setattr(capacity, "until_changed", waits)
 
     def begin(self, smart: SmartQueue, db: Any) -> Future[Copy | None]:
         """Return when it waits."""
@@ -221,7 +221,7 @@ def test_a_fetch_can_be_awaited_and_cancelled(db: Any, smart: SmartQueue, monkey
             waits.set()
             return until_changed(*given)
 
-        monkeypatch.setattr(copies, "until_changed", tell)
+        monkeypatch.setattr(capacity, "until_changed", tell)
         task = asyncio.create_task(smart.resend.fetch.aio(db, "B", timeout=WAIT))
         await waits.wait()
         task.cancel()

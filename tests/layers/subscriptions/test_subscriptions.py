@@ -13,7 +13,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions import check as _check
+from fdbqueue.layers.subscriptions import head as _check
 from fdbqueue.layers.subscriptions.records import VERSION, SubscriptionRecord, pack_record
 from fdbqueue.reads.browse import pages
 from fdbqueue.stored.layout import pack

@@ -9,7 +9,7 @@ import pytest
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._head import LAG_SECONDS
+from fdbqueue.layers.subscriptions.head import LAG_SECONDS
 from fdbqueue.layers.subscriptions.records import Credit
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values

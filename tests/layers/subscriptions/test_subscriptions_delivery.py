@@ -14,7 +14,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
-from fdbqueue.layers.subscriptions._head import Habit
+from fdbqueue.layers.subscriptions.head import Habit
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import of_color, stand_in_line, standing, started, waiting

@@ -13,7 +13,7 @@ from fdbqueue import Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from fdbqueue.layers.subscriptions.waiters import DISPATCHER
+from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.stored.known import Look, OwnChanges
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts

@@ -12,7 +12,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions._head import LAG_SECONDS, TRIM_SECONDS, Cursor, Habit
+from fdbqueue.layers.subscriptions.head import LAG_SECONDS, TRIM_SECONDS, Habit, SubscriptionHead
 from fdbqueue.moves.arrivals import announce
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
@@ -26,7 +26,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     subscriptions.subscribe(db, "blue")
     tr = db.create_transaction()
     later_us = subscriptions.leases.now_us() + int(2 * LAG_SECONDS * 1e6)
-    head = Cursor(queue.layout, "blue", now_us=later_us, habit=Habit())
+    head = SubscriptionHead(queue.layout, "blue", now_us=later_us, habit=Habit())
     run(head.prepare(tr, fresh=True))
     if records:
         announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
@@ -79,7 +79,7 @@ def test_trimming_notes_conflicts_with_no_other_subscription(
     of_color(subscriptions, db, "red")
     fill(leases, db, "red", "blue")
     tr = db.create_transaction()
-    head = Cursor(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
+    head = SubscriptionHead(leases.layout, "red", now_us=leases.now_us(), habit=Habit())
     run(head.prepare(tr, fresh=True))
     assert run(head.finish(tr))
     assert tr.snapshot.get(leases.layout.trimmed_key).wait().present()

@@ -12,8 +12,8 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import Decision
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.layers.subscriptions.records import NAME_BYTES
 from fdbqueue.stored.layout import APPENDED_BYTES, MAX_KEY_BYTES
+from fdbqueue.stored.shapes import NAME_BYTES
 from tests.helpers.smart import ORDER, Confirmation, Note, Order, Progress, as_another_process, contents, smart_queue
 
 
@@ -86,7 +86,7 @@ def test_all_of_it_works_under_the_longest_name_of_a_queue(db: Any, space: Subsp
     smart = smart_queue(Subspace(rawPrefix=space.pack(("n" * room,))))
     assert len(smart.queue.layout.prefix) == MAX_KEY_BYTES - APPENDED_BYTES
     subscriptions = Subscriptions(smart.leases)
-    longest = subscriptions.subscribe(db, "\0" * NAME_BYTES)
+    longest = subscriptions.subscribe(db, "\0" * NAME_BYTES["subscription"])
     staged = StagedQueue(smart.leases)
     smart.enqueue(db, Order(1), delay=600)
     for number in range(2, 5):

@@ -18,7 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Leases, Sessions, Subscriptions
-from fdbqueue.layers.subscriptions._head import Habit
+from fdbqueue.layers.subscriptions.head import Habit
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from fdbqueue.observe.figures import Wanted
 from fdbqueue.observe.serving import Figures, scraped

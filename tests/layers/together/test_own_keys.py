@@ -14,7 +14,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
 from fdbqueue.layers.common.token_bucket import TokenBucket
-from fdbqueue.layers.subscriptions.waiters import DISPATCHER
+from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.spark.partition_log import JobKeys
 from fdbqueue.spark.sink_batches import SinkKeys
 from fdbqueue.stored.layout import CATALOGUE, is_own

@@ -3,30 +3,50 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Literal, TypeAlias
 
-from fdbqueue import SubscriptionError
-from fdbqueue.engine.steps import finished
-from fdbqueue.lowlevel import TAKEN, Future, KeyValue, Layout, Steps, Transaction, rows, started, value_of
+from fdbqueue import FormatError, Position, Queue, SubscriptionError
+from fdbqueue.engine.api import Value
+from fdbqueue.lowlevel import (
+    TAKEN,
+    CheckPart,
+    Database,
+    ItemCheck,
+    KeyValue,
+    Layout,
+    Notes,
+    Steps,
+    Transaction,
+    pages,
+    rows,
+    started,
+    value_of,
+    within,
+)
 from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
+from fdbqueue.reads.check import read_in
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.settings import refuse_renamed
+from fdbqueue.stored.own_rows import own_rows, parts_of
+from fdbqueue.stored.settings import check_renamed
 
 from ..leases import Head
 from .records import (
+    DISPATCHER,
     NO_LOOK,
     SubscriptionPointer,
     SubscriptionRecord,
     pack_record,
     pointer_key,
     read_pointer,
-    read_registration,
+    record_in,
     registration_key,
 )
+from .selectors import ItemTest, wanted_by
 
 # Spans: the parts of a queue that a subscription has yet to look at.
 #
@@ -78,13 +98,6 @@ def few(spans: list[Span]) -> list[Span]:
     return spans
 
 
-# A subscription's pointer: the spans that it has yet to look at, and how it looks at them.
-#
-# For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked
-# at. It stores these as spans. When an item becomes available in front, the subscription learns its place from the
-# arrivals (`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals
-# may be missing, the subscription looks at everything.
-
 SCAN_ROWS = 10_000
 SCAN_BYTES = 4_000_000
 """About how much one transaction looks at before it stores its progress, and another one goes on."""
@@ -112,22 +125,50 @@ class Habit:
     row_bytes: float = 5_000.0
 
 
-class Cursor(Head):
+class SubscriptionHead(Head):
     """The items that are next for one subscription, in one transaction.
+
+    For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked
+    at. It stores these as spans. When an item becomes available in front, the subscription learns its place from the
+    arrivals (`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals
+    may be missing, the subscription looks at everything.
+
+    An exclusive subscription that wants everything is the queue's only one, and always wants the first item next: the
+    head of the queue is its pointer. So it needs no other, and producers record no arrivals for it. The fence is the
+    key under which it is registered. A process that takes over the subscription writes that key, and so does a new
+    subscription once the owner is gone. Each lease or delivery has the key among its read conflicts. So of a takeover
+    and an owner's lease at the same time one fails, and a former owner gets nothing. The stored pointer always says
+    that nothing was looked at. When the subscription is no longer the sole one, it misses no item that came meanwhile.
 
     Args:
         layout: the queue's layout.
         name: the subscription's name.
         now_us: the current time.
-        habit: the estimates; they are updated.
+        habit: the estimates; they are updated. None: this transaction has its own.
+        exclusive_all: whether it is exclusive and wants everything.
+        wanted: about how many items such a subscription reads ahead, before its credit is known.
     """
 
-    def __init__(self, layout: Layout, name: str, *, now_us: int, habit: Habit) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        name: str,
+        *,
+        now_us: int,
+        habit: Habit | None = None,
+        exclusive_all: bool = False,
+        wanted: int = 1,
+    ) -> None:
         super().__init__(layout)
         self._name = name
         self._now_us = now_us
-        self._habit = habit
-        self.spans: list[Span] = []
+        self._habit = habit or Habit()
+        self._exclusive_all = exclusive_all
+        self._wanted = wanted
+        self._early: Steps[list[KeyValue]] | None = None
+        self._limited = False
+        """Whether its credit is limited."""
+        self.spans = everything()
         """The spans that it has yet to look at."""
         self._looking: list[Span] = []
         self._reached = b""
@@ -138,7 +179,8 @@ class Cursor(Head):
         """Whether no caller writes in this transaction too."""
         self._pointer = SubscriptionPointer([], 0, 0, 0)
         self._seen = self._unannounced = self._trimmed = 0
-        self.accepts: Accepts = lambda key, stored: True
+        self.accepts: Accepts | None = None
+        """Whether it wants an item; None: it wants all."""
         self._bytes_left: int | None = None
         self.bytes_left: int | None = None
         """Bytes of credit left; None: no limit."""
@@ -146,6 +188,26 @@ class Cursor(Head):
         """Whether the first item that it wants exceeds its credit."""
         self.more = False
         """Whether it stopped before the end, so that another transaction must go on."""
+
+    def registration(self, tr: Transaction) -> Steps[SubscriptionRecord | None]:
+        """Read an exclusive subscription and the first items in parallel; return its registration, or None.
+
+        The read is a snapshot read. Only a transaction that takes or delivers an item depends on it (`fence`). An
+        enqueue that finds no waiter does not conflict with the owner.
+        """
+        registered = tr.snapshot.get(registration_key(self._layout, self._name))
+        self._early = started(super().first(tr, limit=self._wanted))
+        return self._registration(registered)
+
+    async def _registration(self, registered: Value) -> SubscriptionRecord | None:
+        registration = await record_in(self._layout, self._name, registered)
+        if registration is not None:
+            self._limited = registration.credit is not None or registration.credit_bytes is not None
+        return registration
+
+    def fence(self, tr: Transaction) -> None:
+        """Make this transaction fail if the subscription gets another owner, or changes, before the commit."""
+        tr.add_read_conflict_key(registration_key(self._layout, self._name))
 
     async def prepare(self, tr: Transaction, *, fresh: bool) -> SubscriptionRecord:
         """Read the subscription, its pointer, and the arrivals since; return its registration.
@@ -159,23 +221,27 @@ class Cursor(Head):
             SubscriptionError: there is no such subscription. QueueRenamed: the queue has another name now.
             FormatError: the registration or the pointer can't be read.
         """
-        self._fresh = fresh
-        layout, name = self._layout, self._name
-        registered = tr.get(registration_key(layout, name))
-        cursor = started(self.look(tr, fresh=fresh))
-        stored = await value_of(registered)
-        if not stored.present():
-            if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
-                refuse_renamed(bytes(kind))
+        looking = None
+        if self._exclusive_all:
+            registration = await self.registration(tr)
+            self.fence(tr)
+        else:
+            registered = tr.get(registration_key(self._layout, self._name))
+            looking = started(self.look(tr, fresh=fresh))
+            registration = await self._registration(registered)
+        if registration is None:
+            await check_renamed(tr, self._layout)
             raise SubscriptionError(
-                f"There is no subscription {name!r} of {layout.describe()}: it was never registered, or it"
+                f"There is no subscription {self._name!r} of {self._layout.describe()}: it was never registered, or it"
                 " was removed. Subscribe again."
             )
-        await cursor
-        return read_registration(layout, name, bytes(stored))
+        if looking is not None:
+            await looking
+        return registration
 
     async def look(self, tr: Transaction, *, fresh: bool) -> None:
         """Read the pointer and the arrivals since, like `prepare`, for a reader that is no subscription."""
+        self._fresh = fresh
         layout, name = self._layout, self._name
         pointed = tr.get(pointer_key(layout, name))
         trimmed = tr.snapshot.get(layout.trimmed_key)
@@ -188,15 +254,15 @@ class Cursor(Head):
         self._trimmed = _number(await value_of(trimmed), "big")
         self._unannounced = await unannounced
         self._seen = await value_of(version)
-        await self._look_for_arrivals(tr, fresh)
+        await self._look_for_arrivals(tr)
 
-    async def _look_for_arrivals(self, tr: Transaction, fresh: bool) -> None:
+    async def _look_for_arrivals(self, tr: Transaction) -> None:
         """Add the arrivals since the pointer was written, or everything if some arrivals may be unknown."""
         pointer = self._pointer
         self.spans, self._news = everything(), True
         if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
             return
-        if not fresh and await announces(tr, self._layout):
+        if not self._fresh and await announces(tr, self._layout):
             self._seen = pointer.seen
             return
         found = await rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
@@ -217,8 +283,7 @@ class Cursor(Head):
         self._pending = []
         self._reached = self._looking[0][0] if self._looking else END
         for begin, end in self._looking:
-            done = await self._look_at(tr, begin, end, limit)
-            if not done:
+            if not await self._look_at(tr, begin, end, limit):
                 break
         return list(self._pending)
 
@@ -231,7 +296,11 @@ class Cursor(Head):
                 self.more = True
                 return False
             wanted = self._page_rows(limit - len(self._pending))
-            page = await rows(tr.snapshot, max(place.begin, place.key(begin)), until, limit=wanted)
+            early, self._early = self._early, None
+            if early is not None and wanted <= self._wanted:
+                page = (await early)[:wanted]
+            else:
+                page = await rows(tr.snapshot, max(place.begin, place.key(begin)), until, limit=wanted)
             if not self._pick(page, limit):
                 return False
             if len(page) < wanted:
@@ -246,11 +315,11 @@ class Cursor(Head):
         for row in page:
             self._rows += 1
             self._bytes += len(row.value)
-            if accepts(row.key, row.value):
+            if accepts is None or accepts(row.key, row.value):
                 if self._bytes_left is not None:
                     self._bytes_left -= kept_size_of(row.value)
                     if self._bytes_left < 0:
-                        self.stuck = not self._pending
+                        self.stuck = not self._accepted
                         self._reached = row.key[packed_at:]
                         return False
                 self._accepted += 1
@@ -263,11 +332,15 @@ class Cursor(Head):
         return True
 
     def _page_rows(self, items: int) -> int:
+        if self._exclusive_all:
+            return items  # it wants each of them
         habit = self._habit
         wanted = int(items * habit.rows_per_item * 1.1) + 8
         return max(1, min(wanted, PAGE_ROWS, int(PAGE_BYTES / habit.row_bytes)))
 
     def came_back(self, packed: Sequence[bytes]) -> None:
+        if packed:
+            self._early = None
         self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
@@ -275,8 +348,13 @@ class Cursor(Head):
 
         Each item is a conflict key: of two transactions that take one item, one commits. An item placed before the
         last of them also conflicts, since this subscription may want it first. Items that others take in front of
-        them or between them do not conflict, so subscriptions with different selectors don't disturb each other.
+        them or between them do not conflict, so subscriptions with different selectors don't disturb each other. The
+        conflicts of an exclusive subscription for all items are those of every head, and of credit.
         """
+        if self._exclusive_all:
+            self._meet(tr)
+            super().take(tr, taken)
+            return
         self.pass_by(taken)
         self.claim(tr, self._layout.available.packed(taken[-1].key))
         for row in taken:
@@ -290,14 +368,35 @@ class Cursor(Head):
 
     def claim(self, tr: Transaction, packed: bytes) -> None:
         """Conflict with any item that is placed before this position until the commit."""
+        if self._exclusive_all:
+            self._meet(tr)
+            tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))
+            return
         self._took = True
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + packed + b"\x00")
 
+    def _meet(self, tr: Transaction) -> None:
+        """Make two transactions that use limited credit of an exclusive subscription at the same time conflict.
+
+        Other subscriptions conflict on the pointer, which both transactions write. Here the two may take different
+        items: one delivers a new item, the other leases an item behind it. Without a conflict each would spend the
+        credit that the other spends. The conflict is on a key that no other call reads or writes, so an ack does not
+        conflict.
+        """
+        if self._limited:
+            tr.add_read_conflict_key(pointer_key(self._layout, self._name))
+            tr.add_write_conflict_key(pointer_key(self._layout, self._name))
+
     def found_nothing(self, tr: Transaction) -> None:
+        if self._exclusive_all:
+            super().found_nothing(tr)
+            return
         tr.add_read_conflict_range(self._layout.arriving, self._layout.arriving + END)
 
     async def finish(self, tr: Transaction) -> bool:
         """Store the progress, if that is worth a write; return whether it was stored."""
+        if self._exclusive_all:
+            return False
         self._learn()
         layout = self._layout
         age_us = self._now_us - self._pointer.at_us
@@ -343,8 +442,7 @@ async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int,
     if 0 <= now_us - looked_us < TRIM_SECONDS * 1e6:  # a future time comes from a clock that is ahead
         return
     tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
-    span = layout.pointers.range()
-    found = await rows(tr.snapshot, span.start, span.stop)
+    found = await rows(tr.snapshot, *within(layout.pointers.key()))
     for (name,), row in own_rows(layout, "pointers", found):
         pointer = read_pointer(layout, name, row.value)
         lag_us = max(LAG_SECONDS * 1e6, pointer.keep_us)
@@ -355,132 +453,96 @@ async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int,
         tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
 
 
-def _number(value: Any, order: Any = "little") -> int:
+def _number(value: Value, order: Literal["little", "big"] = "little") -> int:
     return int.from_bytes(bytes(value), order) if value.present() else 0
 
 
-# The short cut of an exclusive subscription that wants everything: the head of the queue is its pointer.
-#
-# It is the queue's only subscription, and it always wants the first item next. So it needs no pointer, and producers
-# record no arrivals for it. An enqueue that tries delivery has one subscription to ask. It reads the first waiter and
-# its own place in parallel.
-#
-# The fence is the key under which the subscription is registered. A process that takes over the subscription writes
-# that key, and so does a new subscription once the owner is gone. Each lease or delivery by the short cut has the key
-# among its read conflicts. So of a takeover and an owner's lease at the same time one fails, and a former owner gets
-# nothing. The stored pointer always says that nothing was looked at. When the subscription is no longer the sole one,
-# it misses no item that came meanwhile.
+# Checks that subscriptions miss no item, and that their credit matches the leases of their consumers.
 
 
-class ExclusiveHead(Head):
-    """The items that are next for a sole subscription, in one transaction.
+class SubscriptionCheck(ItemCheck):
+    """Compares the pointers and the credit of a queue's subscriptions with its items.
 
     Args:
+        tr: a transaction, or a database.
         layout: the queue's layout.
-        name: the subscription's name.
-        wanted: about how many items to read ahead, before the credit is known.
+        now_us: the current time.
     """
 
-    def __init__(self, layout: Layout, name: str, *, wanted: int) -> None:
-        super().__init__(layout)
-        self._key: bytes = layout.subscriptions.pack((name,))
-        self._pointer: bytes = layout.pointers.pack((name,))
-        self._name = name
-        self._wanted = wanted
-        self._early: Steps[list[KeyValue]] | None = None
-        self._limited = False
-        self._bytes_left: int | None = None
-        self.bytes_left: int | None = None
-        """Bytes of credit left; None: no limit."""
-        self.stuck = False
-        """Whether the first item exceeds the credit."""
-        self.more = False
-        """Whether another transaction must go on: never, since this head skips no item."""
+    def __init__(self, tr: Transaction | Database, layout: Layout, now_us: int) -> None:
+        self._tr = tr
+        self._layout = layout
+        self._problems: list[str] = []
+        self._wants: dict[str, tuple[list[Span], ItemTest | None]] = {}
+        """Of each subscription, the spans that it has yet to look at, and what it wants."""
+        self._missed: dict[str, list[Position]] = {}
+        self._leased: list[tuple[bytes, str, int]] = []
+        """The leased items of subscriptions: packed position, subscription, bytes."""
+        found = own_rows(layout, "subscriptions", self._rows(layout.subscriptions.range()))
+        names = [parts[0] for parts, _ in found]
+        found = own_rows(layout, "pointers", self._rows(layout.pointers.range()))
+        pointers = {parts[0] for parts, _ in found}
+        for name in pointers - {*names, DISPATCHER}:
+            self._problems.append(f"The pointer of {name!r} belongs to no subscription.")
+        for name in set(names) - pointers:
+            self._problems.append(f"The subscription {name!r} has no pointer.")
+        for name in names:
+            try:
+                self._prepare(name, now_us)
+            except FormatError as error:
+                self._problems.append(str(error))
 
-    def registration(self, tr: Transaction) -> Steps[SubscriptionRecord | None]:
-        """Read the subscription and the first items in parallel; return its registration, or None.
+    def _prepare(self, name: str, now_us: int) -> None:
+        async def look(tr: Transaction) -> tuple[SubscriptionRecord, list[Span]]:
+            head = SubscriptionHead(self._layout, name, now_us=now_us)
+            registration = await head.prepare(tr, fresh=False)
+            return registration, head.spans
 
-        The read is a snapshot read. Only a transaction that takes or delivers an item depends on it (`fence`). An
-        enqueue that finds no waiter does not conflict with the owner.
-        """
-        registered = tr.snapshot.get(self._key)
-        self._early = started(super().first(tr, limit=self._wanted))
-        return self._registration(registered)
+        registration, spans = read_in(self._tr, look)
+        if registration.selector is not None and not registration.browser:  # a browser leaves items that it has told of
+            self._wants[name] = spans, wanted_by(self._layout, registration)
 
-    async def _registration(self, registered: Future[Any]) -> SubscriptionRecord | None:
-        stored = await value_of(registered)
-        if not stored.present():
-            return None
-        registration = read_registration(self._layout, self._name, bytes(stored))
-        self._limited = registration.credit is not None or registration.credit_bytes is not None
-        return registration
+    def see(self, packed: bytes, state: str, row: KeyValue, notes: Notes | None) -> None:
+        """Note an item that a subscription would miss, and one that a subscription's consumer has."""
+        if state == "available":
+            for name, (spans, wants) in self._wants.items():
+                with suppress(FormatError):  # the check itself reports an item that can't be read
+                    passed = not any(begin <= packed < end for begin, end in spans)
+                    if passed and (wants is None or wants(row.key, row.value)):
+                        self._missed.setdefault(name, []).append(self._layout.available.position(row.key))
+        elif state == "leased" and notes is not None and notes.subscription:
+            self._leased.append((packed, notes.subscription, kept_size_of(row.value)))
 
-    async def prepare(self, tr: Transaction, *, fresh: bool) -> SubscriptionRecord:
-        """Do what `Cursor.prepare` does, without a pointer.
+    def problems(self) -> list[str]:
+        """Return one sentence for each inconsistency."""
+        missed = [
+            f"The item {position} was passed by, though the subscription {name!r} wants it."
+            for name, positions in self._missed.items()
+            for position in positions
+        ]
+        return [*self._problems, *missed, *self._wrongly_held()]
 
-        Raises:
-            SubscriptionError: there is no such subscription.
-            FormatError: the registration can't be read.
-        """
-        registration = await self.registration(tr)
-        self.fence(tr)
-        if registration is None:
-            raise SubscriptionError(
-                f"There is no subscription {self._name!r} of {self._layout.describe()}: it was removed."
-                " Subscribe again."
-            )
-        return registration
+    def _wrongly_held(self) -> Iterator[str]:
+        """Compare the records of items that subscriptions hold with the leased items."""
+        layout = self._layout
+        found = own_rows(layout, "held", self._rows(layout.held.range()))
+        held = {row.key: int.from_bytes(row.value, "little") for _, row in found}
+        for packed, name, size_bytes in self._leased:
+            if held.pop(layout.held_key(name, packed), None) != size_bytes:
+                position = layout.leased.position(layout.leased.key(packed))
+                yield f"The item {position} is leased for {name!r}, whose credit does not know."
+        for key in held:
+            name, position = parts_of(layout, "held", key)
+            yield f"The credit of {name!r} counts an item that it has not: {position}."
 
-    def fence(self, tr: Transaction) -> None:
-        """Make this transaction fail if the subscription gets another owner, or changes, before the commit."""
-        tr.add_read_conflict_key(self._key)
+    def _rows(self, span: slice) -> Iterator[KeyValue]:
+        for page in pages(self._tr, span.start, span.stop):
+            yield from page
 
-    def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> Steps[list[KeyValue]]:
-        """Read up to `limit` next items, within the credit for their bytes."""
-        early, self._early = self._early, None
-        if after is None:
-            self._bytes_left = self.bytes_left
-            if early is not None and limit <= self._wanted:
-                return self._affordable(early, limit, is_first=True)
-        return self._affordable(super().first(tr, limit=limit, after=after), limit, is_first=after is None)
 
-    async def _affordable(self, reading: Steps[list[KeyValue]], limit: int, *, is_first: bool) -> list[KeyValue]:
-        found = (await reading)[:limit]
-        if self._bytes_left is None:
-            return found
-        for at, row in enumerate(found):
-            self._bytes_left -= kept_size_of(row.value)
-            if self._bytes_left < 0:
-                self.stuck = is_first and not at
-                return found[:at]
-        return found
+def _part(tr: Transaction | Database, queue: Queue) -> SubscriptionCheck:
+    return SubscriptionCheck(tr, queue.layout, int(time.time() * 1e6))
 
-    def came_back(self, packed: Sequence[bytes]) -> None:
-        if packed:
-            self._early = None
 
-    def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:
-        """Take the first of the items that `first` read; the conflicts are those of every head, and of credit."""
-        self._meet(tr)
-        super().take(tr, taken)
-
-    def claim(self, tr: Transaction, packed: bytes) -> None:
-        """Conflict with any item that is placed before this position until the commit."""
-        self._meet(tr)
-        tr.add_read_conflict_range(self._layout.begin, self._layout.available.key(packed))
-
-    def _meet(self, tr: Transaction) -> None:
-        """Make two transactions that use limited credit at the same time conflict.
-
-        Other subscriptions conflict on the pointer, which both transactions write. Here the two may take different
-        items: one delivers a new item, the other leases an item behind it. Without a conflict each would spend the
-        credit that the other spends. The conflict is on a key that no other call reads or writes, so an ack does not
-        conflict.
-        """
-        if self._limited:
-            tr.add_read_conflict_key(self._pointer)
-            tr.add_write_conflict_key(self._pointer)
-
-    def finish(self, tr: Transaction) -> Steps[bool]:
-        """Return False: there is no pointer to write."""
-        return finished(False)
+CHECK_PART = CheckPart(_part, ("subscriptions",))
+"""What subscriptions add to `fdbqueue.check`."""
