@@ -863,7 +863,7 @@ MUTANTS = (
     Mutant(
         "a waiting call of a subscription takes what was granted to it before a pause",
         "layers/subscriptions/_awaiting.py",
-        (("terms.limit if await self._may_begin(tr) else 0", "terms.limit"),),
+        (("awaited.limit if await self._may_begin(tr) else 0", "awaited.limit"),),
         tests=(
             "tests/layers/together/test_pause_stops.py::test_an_item_that_was_granted_to_a_subscription_before_a_pause_goes_back",
         ),
