@@ -194,7 +194,7 @@ def check_recipient(name: object) -> None:
         TypeError: it is not a str.
     """
     if not isinstance(name, str):
-        raise TypeError(f"A recipient's name is a str, not {name!r}.")
+        raise TypeError(f"A recipient is named by a str, not by {name!r}.")
 
 
 def named_by(copy: object, position: object) -> NamedCopies | None:

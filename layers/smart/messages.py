@@ -363,7 +363,7 @@ class Messages:
     def __repr__(self) -> str:
         return f"Messages({', '.join(self.types)})"
 
-    def type_of(self, message: Message) -> MessageType:
+    def type_of(self, message: Any) -> MessageType:
         """Return a message's type.
 
         Raises:
@@ -380,11 +380,11 @@ class Messages:
             )
         return found
 
-    def encode(self, value: Message) -> bytes:
+    def encode(self, value: Any) -> bytes:
         """Encode a message."""
         return self.encode_as(self.type_of(value), value)
 
-    def encode_as(self, found: MessageType, value: Message) -> bytes:
+    def encode_as(self, found: MessageType, value: Any) -> bytes:
         """Encode a message whose type is known.
 
         Raises:
@@ -402,11 +402,11 @@ class Messages:
             refuse_if_changed(self.name, value, back)
         return encoded
 
-    def decode(self, data: bytes) -> Message:
+    def decode(self, data: bytes) -> Any:
         """Decode a message into its class, or plain data into a dict."""
         return self.decode_typed(data)[1]
 
-    def decode_typed(self, data: bytes) -> tuple[MessageType, Message]:
+    def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
         """Decode a message; return its type and the message."""
         if data.startswith(_JSON_TAG):  # as `encode` writes it; other programs may write it differently
             known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])

@@ -212,7 +212,7 @@ class SmartQueue(Named, TakenFromFront):
         layout = self.leases.layout
         return blocking(lambda: check_leases(tr, layout, lambda tr: IndexCheck(tr, layout, self.messages)))
 
-    def editing(self) -> Editing:
+    def editing(self) -> Editing[Any]:
         """Return the changes of items by their positions; for layers."""
         now_us = self.leases.now_us
         return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)

@@ -320,7 +320,7 @@ class SmartSessions(Named):
     def __repr__(self) -> str:
         return f"SmartSessions({self.queue.layout.describe()}, {self.messages!r})"
 
-    def editing(self) -> Editing:
+    def editing(self) -> Editing[Any]:
         """Return the changes of items by their addresses, as the sessions have them; for layers."""
         editing: Editing = self.sessions.editing()
         return editing
@@ -373,7 +373,7 @@ class SmartSessions(Named):
         tr: Transaction | Database,
         values: Iterable[Any],
         *,
-        session: SessionName | Callable[[Message], SessionName],
+        session: SessionName | Callable[[Any], SessionName],
         level: int | None = None,
         delay: float | None = None,
         at: float | None = None,

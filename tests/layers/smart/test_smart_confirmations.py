@@ -325,6 +325,6 @@ def test_a_recipients_name_is_a_str(db: Any, smart: SmartQueue, wrong: Any) -> N
         smart.resend.reset,
     )
     for call in calls:
-        with pytest.raises(TypeError, match="A recipient's name is a str"):
+        with pytest.raises(TypeError, match="A recipient is named by a str"):
             call(db, wrong)
     assert smart.resend.recipients(db) == ["B"]
