@@ -45,7 +45,7 @@ from .check_runner import Answers, CheckRunner, Incoming
 from .copies import Recipients, recipient_parts
 from .scanning import (
     Bounds,
-    Found,
+    FoundItem,
     Scan,
     SmartIndex,
     deadline_parts,
@@ -93,7 +93,7 @@ def enqueue_terms(
 class Rewritten:
     """A queued item that takes the incoming item's values."""
 
-    by: Found
+    by: FoundItem
     payload: bytes
     stored: bytes
     """The new stored value."""
@@ -277,14 +277,14 @@ class Admitting:
         append_item(tr, self._layout, position, entering.stored, chunks, entering.notes, moves)
         self._wake_monitors(tr, entering.notes)
 
-    def _replacement(self, own: MessageType, payload: bytes, by: Found, now_us: int) -> Incoming:
+    def _replacement(self, own: MessageType, payload: bytes, by: FoundItem, now_us: int) -> Incoming:
         """Return the new message of an item, with the results of its type's functions."""
         message = self._queue.codec.decode(payload)
         whose = f"what the item {self._position(by)} was to become; nothing was written"
         return Incoming(message, own, self._check_runner.functions.of(own, message, now_us, whose=whose), payload)
 
     def _rewritten(
-        self, by: Found, replacement: Incoming, terms: EnqueueTerms | None, now_us: int, numbers: list[int]
+        self, by: FoundItem, replacement: Incoming, terms: EnqueueTerms | None, now_us: int, numbers: list[int]
     ) -> Rewritten:
         """Return an item with a new message: its times restart, and its recipients must fetch it again.
 
@@ -319,7 +319,7 @@ class Admitting:
         self.write_beside(tr, new)
         write_chunks(tr, self._layout, position_of(self._layout, packed), chunks_of(new.payload))
 
-    async def rewritten(self, tr: Transaction, by: Found, new: Incoming, now_us: int) -> Rewritten:
+    async def rewritten(self, tr: Transaction, by: FoundItem, new: Incoming, now_us: int) -> Rewritten:
         """Return an item with a new message, and otherwise its own terms. It writes nothing."""
         numbers = await self._recipients.numbers(tr)
         return self._rewritten(by, new, None, now_us, numbers)
@@ -346,7 +346,7 @@ class Admitting:
         if any(is_deadline(self._layout, part) for part in notes.beside):
             tr.add(self._layout.alarm_key, _ONE)
 
-    def _position(self, found: Found | None) -> Position | None:
+    def _position(self, found: FoundItem | None) -> Position | None:
         return None if found is None else position_of(self._layout, found.packed)
 
 
@@ -527,7 +527,7 @@ class SmartEditing(Editing):
                 f" {new.key!r}. An update keeps type and key. Nothing was written. Cancel the item, and enqueue the new"
                 " message."
             )
-        found = Found(one.packed, one.state, one.stored, opened, b"")
+        found = FoundItem(one.packed, one.state, one.stored, opened, b"")
         rewritten = await self._admitting.rewritten(tr, found, new, now_us)
         return new.payload, rewritten.notes, rewritten
 

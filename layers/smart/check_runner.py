@@ -22,7 +22,7 @@ from fdbqueue.moves.taking import is_over
 from fdbqueue.stored.codecs import reason_of
 
 from .messages import Functions, Given, Messages, TimeLimitExceeded, takes, within
-from .scanning import Bounds, Found, position_of
+from .scanning import Bounds, FoundItem, position_of
 from .types import Asked, Decision, Key, Limit, Message, MessageType, Replace, check_bounds
 
 
@@ -87,7 +87,7 @@ class Answers:
     """The answers of the items of a window."""
 
     decision: Decision = Decision.dont_care
-    by: Found | None = None
+    by: FoundItem | None = None
     """The item that decided."""
     type: MessageType | None = None
     """Type of that item."""
@@ -95,7 +95,7 @@ class Answers:
     """The new payload of that item; None: unchanged."""
     terms: Literal["own", "incoming"] = "own"
     """Source of its new headers, delay and rank."""
-    expired: list[Found] = field(default_factory=list)
+    expired: list[FoundItem] = field(default_factory=list)
     asked: int = 0
     told_last: list[bool] = field(default_factory=list)
     """The values of `last` that checks got."""
@@ -135,7 +135,7 @@ class CheckRunner:
         stored = self._messages.encode_as(found, copy)
         return Incoming(copy, found, self.functions.of(found, copy, now_us), stored)
 
-    def window(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> Answers:
+    def window(self, new: Incoming, found: list[FoundItem], now_us: int, last: bytes | None) -> Answers:
         """Run the checks of items in their order, until one decides. Expired items are listed; their checks don't run.
 
         Args:
@@ -159,7 +159,7 @@ class CheckRunner:
         return answers
 
     def _ask_all(
-        self, new: Incoming, found: list[Found], now_us: int, last: bytes | None, answers: Answers, at: _At
+        self, new: Incoming, found: list[FoundItem], now_us: int, last: bytes | None, answers: Answers, at: _At
     ) -> None:
         # This loop runs for every item, up to 10,000 in a transaction, so it makes few calls.
         encode, decode, checkers, incoming = self._encode, self._decode, self._checkers, new.message
@@ -204,7 +204,7 @@ class CheckRunner:
             return
 
     def _note(
-        self, answers: Answers, answer: object, message: Message, new: Incoming, one: Found, own: MessageType
+        self, answers: Answers, answer: object, message: Message, new: Incoming, one: FoundItem, own: MessageType
     ) -> None:
         if not isinstance(answer, Replace | Decision):
             if inspect.iscoroutine(answer):
@@ -228,7 +228,7 @@ class CheckRunner:
         answers.by, answers.type = one, own
         answers.payload = payload if changed else None
 
-    def _taken_over(self, message: Message, new: Incoming, one: Found, own: MessageType) -> bytes:
+    def _taken_over(self, message: Message, new: Incoming, one: FoundItem, own: MessageType) -> bytes:
         """Return the new payload of a message whose check answered.
 
         Raises:
@@ -264,7 +264,7 @@ class CheckRunner:
         return said is True
 
     def _ask_again(
-        self, answer: object, message: Message, new: Incoming, one: Found, now_us: int, last: bytes | None
+        self, answer: object, message: Message, new: Incoming, one: FoundItem, now_us: int, last: bytes | None
     ) -> None:
         """Run the check again on a fresh copy, and compare."""
         other = self._messages.decode(one.payload)
@@ -274,7 +274,7 @@ class CheckRunner:
                 one, new, f"asked twice it answered {answer!r} and {again!r}, or changed itself in two ways"
             )
 
-    def _find_who_changed(self, new: Incoming, found: list[Found], now_us: int, last: bytes | None) -> None:
+    def _find_who_changed(self, new: Incoming, found: list[FoundItem], now_us: int, last: bytes | None) -> None:
         """Find the check that changed the incoming message: run each on a fresh copy, and raise for the one."""
         for one in found:
             copy = self._messages.decode(new.payload)
@@ -284,7 +284,7 @@ class CheckRunner:
         raise self._failed(found[0], new, "it, or an item behind it, sometimes changed the incoming message")
 
     def _answer(
-        self, message: Message, incoming: Message, new: Incoming, one: Found, now_us: int, last: bytes | None
+        self, message: Message, incoming: Message, new: Incoming, one: FoundItem, now_us: int, last: bytes | None
     ) -> Any:
         checker = self._checkers[self._messages.type_of(message).name]
         if checker.check is None or (one.state == "leased" and not checker.asked):
@@ -295,7 +295,7 @@ class CheckRunner:
             raise self._raised(one, new, error) from error
 
     def _call(
-        self, checker: Checker, message: Message, incoming: Message, one: Found, now_us: int, last: bytes | None
+        self, checker: Checker, message: Message, incoming: Message, one: FoundItem, now_us: int, last: bytes | None
     ) -> Any:
         check: Any = checker.check
         more = (self._asked(one, now_us),) if checker.asked else ()
@@ -310,21 +310,21 @@ class CheckRunner:
         now = self._messages.encode(message)
         return now != payload and now != self._messages.encode(self._messages.decode(payload))
 
-    def _undecodable(self, one: Found, error: Exception) -> CodecError:
+    def _undecodable(self, one: FoundItem, error: Exception) -> CodecError:
         return CodecError(
             f"The item {self._position(one)} of {self._queue!r} can't be decoded, so not be asked: {error}."
         )
 
-    def _asked(self, one: Found, now_us: int) -> Asked:
+    def _asked(self, one: FoundItem, now_us: int) -> Asked:
         return Asked(one.state, self._position(one), one.opened.notes.attempt, now_us / 1e6)
 
-    def _position(self, one: Found) -> Position:
+    def _position(self, one: FoundItem) -> Position:
         return position_of(self._layout, one.packed)
 
-    def _raised(self, one: Found, new: Incoming, error: Exception, function: str = "check") -> CheckFailed:
+    def _raised(self, one: FoundItem, new: Incoming, error: Exception, function: str = "check") -> CheckFailed:
         return self._failed(one, new, f"it raised {type(error).__name__}: {error}", function)
 
-    def _failed(self, one: Found, new: Incoming, why: str, function: str = "check") -> CheckFailed:
+    def _failed(self, one: FoundItem, new: Incoming, why: str, function: str = "check") -> CheckFailed:
         name = self._messages.type_of(self._messages.decode(one.payload)).name
         position = self._position(one)
         return CheckFailed(
@@ -339,7 +339,7 @@ class CheckRunner:
 class _At:
     """The item and the function that run now, to name them if the function does not return."""
 
-    one: Found
+    one: FoundItem
     function: str = "check"
 
 

@@ -170,7 +170,7 @@ _Row: TypeAlias = tuple[bytes, InQueue, bytes]
 """As `Standing`, but cheaper to make."""
 
 
-class Found(NamedTuple):
+class FoundItem(NamedTuple):
     """A found item with its parsed envelope."""
 
     packed: bytes
@@ -197,7 +197,7 @@ class Bounds:
 
 
 _found: Any = tuple.__new__
-"""Makes a `Found` from a tuple in a third of the constructor's time: a scan makes one for each item."""
+"""Makes a `FoundItem` from a tuple in a third of the constructor's time: a scan makes one for each item."""
 
 
 class Scan:
@@ -215,7 +215,7 @@ class Scan:
         self._spans = spans
         self._bounds = bounds
         self._remedy = remedy
-        self._met: list[Found] = []
+        self._met: list[FoundItem] = []
         self._entries: list[bytes] = []
         self._at = 0
         self._after: bytes | None = b""
@@ -226,7 +226,7 @@ class Scan:
         self.items = 0
         self.size_bytes = 0
 
-    async def next_window(self) -> list[Found]:
+    async def next_window(self) -> list[FoundItem]:
         """Return the next items in queue order; none at the end.
 
         Raises:
@@ -247,14 +247,14 @@ class Scan:
                 self._check(len(found), size_bytes + opened.chunked.size_bytes)
                 payload = await read_payload(self._tr, self._layout, packed, opened)
                 size_bytes += len(payload)
-            window.append(_found(Found, (packed, state, stored, opened, payload)))
+            window.append(_found(FoundItem, (packed, state, stored, opened, payload)))
         self.items += len(found)
         self.size_bytes = size_bytes
         self._check(self.items, size_bytes)
         self._met += window
         return window
 
-    def decided(self, last: Found | None) -> None:
+    def decided(self, last: FoundItem | None) -> None:
         """Declare conflicts on all keys up to and including `last`; None: on all keys that it had to see.
 
         Two concurrent incoming items may decide differently if one sees the other. The first commit then makes the

@@ -39,7 +39,7 @@ from ..smart.capacity import Capacity, Going, check_waiting, until_room
 from ..smart.check import IndexCheck
 from ..smart.check_runner import CheckRunner, CheckTerms, Incoming
 from ..smart.copies import Recipients
-from ..smart.scanning import Found, Scan, SmartIndex
+from ..smart.scanning import FoundItem, Scan, SmartIndex
 from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
 from ..smart.types import Message
 
@@ -135,14 +135,14 @@ class SessionScan(Scan):
         """The packed positions of the items that were read."""
         return [found.packed for found in self._met]
 
-    async def next_window(self) -> list[Found]:
+    async def next_window(self) -> list[FoundItem]:
         """Return the next items in queue order; none at the end."""
         window = await super().next_window()
         begun = self._capacity.begun = await self._begun.known()
         if not begun:
             return window
         return [
-            Found(one.packed, "leased", one.stored, one.opened, one.payload) if one.packed in begun else one
+            FoundItem(one.packed, "leased", one.stored, one.opened, one.payload) if one.packed in begun else one
             for one in window
         ]
 

@@ -578,7 +578,7 @@ def test_no_constant_has_the_docstring_of_another(repository: Path) -> None:
 
 ONE_NAME = {
     *("Database", "Future", "KeyValue", "Transaction", "Value"),  # the embedded engine's counterparts of the contract
-    *("Faults", "Limits", "Look", "Outcome", "TimeLimit"),  # public names
+    *("Faults", "Limits", "Outcome", "TimeLimit"),  # public names
 }
 """The names that two classes share. Every other name that occurs twice says whose it is."""
 
