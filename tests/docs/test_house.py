@@ -368,7 +368,6 @@ READS_UNNAMED = {
     "fdbqueue/transfer/copying.py": KNOWN_READABLE,
     "fdbqueue/transfer/records.py": NAMED_BY_CALLER,
     "fdbqueue/verbs/editing.py": "has written the notes just before",
-    "layers/leases/timers.py": KNOWN_READABLE,
     "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
     "layers/sessions/session/records.py": NAMED_BY_CALLER,
     "layers/smart/admitting.py": KNOWN_READABLE,
@@ -578,7 +577,7 @@ def test_no_constant_has_the_docstring_of_another(repository: Path) -> None:
 
 ONE_NAME = {
     *("Database", "Future", "KeyValue", "Transaction", "Value"),  # the embedded engine's counterparts of the contract
-    *("Faults", "Limits", "Outcome", "TimeLimit"),  # public names
+    *("Faults", "Limits", "Look", "Outcome", "TimeLimit"),  # public names
 }
 """The names that two classes share. Every other name that occurs twice says whose it is."""
 
