@@ -17,10 +17,10 @@ from fdbqueue.engine.api import Database, KeyValue, ReadTransaction, Transaction
 from fdbqueue.engine.steps import columns, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
 from fdbqueue.stored.layout import Layout, Place
 from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.places import claimed_places
 from fdbqueue.stored.states import CLAIMED
 
 PAGE_ROWS = 5_000

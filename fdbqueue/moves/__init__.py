@@ -2,7 +2,7 @@
 
 What is in here
     `moves.py`: an item goes from one place to another, or ends. `ends.py`: what layers do at its end.
-    Outcomes and groups have their records there, too. `arrivals.py`: records of items that became available.
+    Outcomes and groups have their records there, too. Records of items that became available are in `moves.py`.
     `admission.py`: the admission of new items, with the index that the next one gets. It also asks for
     room in a queue with a quota.
 

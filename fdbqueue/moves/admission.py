@@ -32,7 +32,7 @@ from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError, QueueFull
-from fdbqueue.moves.arrivals import wants_arrivals
+from fdbqueue.moves.moves import wants_arrivals
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import look, note_registered
@@ -268,7 +268,7 @@ class Admission:
         marked = layout.known.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
         # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
-        # counters show that (`arrivals.py`). An enqueue that misses the first smart enqueue has no entry in the index,
+        # counters show that (`moves.py`). An enqueue that misses the first smart enqueue has no entry in the index,
         # and `check` reports that.
         # It is the first read: behind others, the embedded engine would look for the key among what they found.
         self._last: Any = None

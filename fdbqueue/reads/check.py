@@ -26,10 +26,10 @@ from fdbqueue.errors import FormatError
 from fdbqueue.reads.browse import pages
 from fdbqueue.reads.queue_rows import ItemCheck, MakesCheck, check_parts, content_parts
 from fdbqueue.stored.catalogue import NESTED_REMEDY, About, nested_told, nested_with, read_about
-from fdbqueue.stored.claimed import chunks_to_clear, claimed_places
 from fdbqueue.stored.counters import COUNTED_RANKS, Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
 from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, Place, is_own, is_packed
+from fdbqueue.stored.places import chunks_to_clear, claimed_places
 from fdbqueue.stored.settings import HighWaterMark, read_high_water_mark, read_pause, read_terms
 from fdbqueue.stored.states import ALL_STATES, CLAIMED, STATES
 

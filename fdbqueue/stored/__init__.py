@@ -3,9 +3,9 @@
 What is in here
     `layout.py`: every key that the library writes. `items.py`: items and their envelopes. `codecs.py`: a user's values
     as bytes, and `lossless.py`: what a codec would change. `catalogue.py`: which queues a database has. `order.py`:
-    ranks. `counters.py`: counts by atomic adds. `places.py`: where an item is. `states.py`: an item with its notes, in
-    any state. `claimed.py`: the items of a stream's batches. `payloads.py`: the keys beside an item. `settings.py`,
-    `policies.py` and `looks.py`: a queue's settings, and what a process relies on of them.
+    ranks. `counters.py`: counts by atomic adds. `places.py`: where an item is, also in a stream's batch, and the keys
+    beside it. `states.py`: an item with its notes, in any state. `settings.py`, `policies.py` and `looks.py`: a queue's
+    settings, and what a process relies on of them.
 
 Who may use it
     `moves`, `writes`, `reads`, `arrow` and `verbs`; layers by `fdbqueue.lowlevel`.

@@ -277,8 +277,8 @@ class Layout:
         "counts the transactions in which items left its consumers",
         "layers/subscriptions",
     )
-    arrivals = _space(("arrival",), "versionstamp, first, last", "empty; items became available there", "arrivals.py")
-    arriving = _key(("arriving",), "index, random", "never written: conflict ranges only", "arrivals.py")
+    arrivals = _space(("arrival",), "versionstamp, first, last", "empty; items became available there", "moves.py")
+    arriving = _key(("arriving",), "index, random", "never written: conflict ranges only", "moves.py")
     waiting = _space(
         ("waiting",), "versionstamp", "a consumer of a subscription waits, until when", "layers/subscriptions"
     )

@@ -35,7 +35,6 @@ from fdbqueue.layers.streams import BatchRecord, Split, StreamRecord
 from fdbqueue.layers.streams.records import StreamKeys, decode, encode
 from fdbqueue.moves.admission import Admission, give_up_to, refuse_smart
 from fdbqueue.moves.moves import Moves, raise_high_water_mark
-from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import (
     NO_NOTES,
@@ -52,7 +51,7 @@ from fdbqueue.stored.items import (
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import keep_out
 from fdbqueue.stored.own_values import of_item, unreadable_item
-from fdbqueue.stored.places import has_items
+from fdbqueue.stored.places import COPY_STREAM, has_items
 from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.exports import progress_key

@@ -24,7 +24,6 @@ from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error
 from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import removed_if_over
-from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.items import (
     Envelope,
@@ -41,8 +40,7 @@ from fdbqueue.stored.items import (
 from fdbqueue.stored.layout import RANDOM_BYTES, Layout, pack, rank_of
 from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
-from fdbqueue.stored.payloads import clear_blob
-from fdbqueue.stored.places import Standing, locate
+from fdbqueue.stored.places import Standing, claimed_places, clear_blob, locate
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
 from fdbqueue.stored.states import STATES, StoredItem, stored_item
 from fdbqueue.writes.appending import write_chunks

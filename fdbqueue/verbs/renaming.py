@@ -35,12 +35,12 @@ from fdbqueue.engine.verb import verb
 from fdbqueue.engine.waiting import pause
 from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.stored.catalogue import path_of, refuse_nested
-from fdbqueue.stored.claimed import COPY_STREAM
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
 from fdbqueue.stored.looks import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.names import name_text
+from fdbqueue.stored.places import COPY_STREAM
 from fdbqueue.stored.settings import SMART, Mark, heads_of, keys_of_marks, pack_mark, read_mark, refusal, settings_parts
 from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import nearest

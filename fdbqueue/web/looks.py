@@ -22,11 +22,10 @@ from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.reads.inspecting import DeadReason, reasons_of
 from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored import names
-from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.codecs import CODEC_ERRORS
 from fdbqueue.stored.items import NO_NOTES, Notes, parse, salvaged_notes
 from fdbqueue.stored.layout import Place, pack
-from fdbqueue.stored.places import locate
+from fdbqueue.stored.places import claimed_places, locate
 from fdbqueue.stored.states import STATES, State
 from fdbqueue.verbs.queues import is_there
 from fdbqueue.web.shown import BoundedCodec

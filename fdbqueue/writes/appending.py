@@ -17,8 +17,7 @@ from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.set_rows import set_rows
 from fdbqueue.engine.steps import value_of
 from fdbqueue.moves.admission import Admission, Entry, check_terms, give_up_to, mark_smart, refuse_plain_items
-from fdbqueue.moves.arrivals import Span, announce
-from fdbqueue.moves.moves import Moves
+from fdbqueue.moves.moves import Moves, Span, announce
 from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import Notes

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.ends import begin_sweep, group_keys, group_record
-from fdbqueue.stored.claimed import claimed_places
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
 from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.places import claimed_places
 from fdbqueue.stored.states import InQueue
 
 from ..leases.timers import Firing, Reads, Timer, TimerKind

@@ -39,7 +39,7 @@ from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import Takes, Verdict, remove
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import PLAIN, blob_of
-from fdbqueue.stored.payloads import read_payload
+from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import pause_of, paused_error
 
 from ..leases.leases import CONSUMER_BYTES

@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.stored.own_values import decoded, in_order, of_item
-from fdbqueue.stored.payloads import read_payload
+from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Leases

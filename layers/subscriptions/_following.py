@@ -1,7 +1,7 @@
 """A browser that stays: it is told of each item that becomes available, and takes none.
 
 It first tells the items that are there when it begins, in the order of the queue. Then it reads the records of arrivals
-(`fdbqueue/moves/arrivals.py`) in commit order, and tells the items at their places. So it also learns of items that
+(`fdbqueue/moves/moves.py`) in commit order, and tells the items at their places. So it also learns of items that
 are given back, fall due, or are placed in front of others.
 An item that comes again is told again. It is not told of an item that
 a consumer takes before the browser has looked.
@@ -51,7 +51,7 @@ from fdbqueue.lowlevel import (
     verb,
     within,
 )
-from fdbqueue.moves.arrivals import arrivals_since, span_of
+from fdbqueue.moves.moves import arrivals_since, span_of
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.settings import check_renamed

@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
     value_of,
     within,
 )
-from fdbqueue.moves.arrivals import announces, arrivals_since, arrivals_until, span_of
+from fdbqueue.moves.moves import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
@@ -130,7 +130,7 @@ class SubscriptionHead(Head):
 
     For one subscription, the head of the queue is the first items that its selector accepts and that it has not looked
     at. It stores these as spans. When an item becomes available in front, the subscription learns its place from the
-    arrivals (`fdbqueue/moves/arrivals.py`) and adds it to the spans. A second look at an item does no harm. If arrivals
+    arrivals (`fdbqueue/moves/moves.py`) and adds it to the spans. A second look at an item does no harm. If arrivals
     may be missing, the subscription looks at everything.
 
     An exclusive subscription that wants everything is the queue's only one, and always wants the first item next: the

@@ -295,7 +295,7 @@ def test_keys_are_read_by_one_decoder(repository: Path) -> None:
 HINT = "takes any bytes as a number: a hint, a lease or a size, which the next call writes again"
 OWN_ERROR = "its error names the record by its name"
 DECODES = {
-    "fdbqueue/moves/arrivals.py": "reads whether there are subscriptions: any value says so",
+    "fdbqueue/moves/moves.py": "reads whether there are subscriptions: any value says so",
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",

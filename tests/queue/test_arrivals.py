@@ -11,7 +11,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.moves.arrivals import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
+from fdbqueue.moves.moves import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import pack
 

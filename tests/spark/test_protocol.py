@@ -13,7 +13,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
 from fdbqueue.layers.priority import EarliestDeadline
-from fdbqueue.moves.arrivals import arrivals_since, span_of
+from fdbqueue.moves.moves import arrivals_since, span_of
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.loads import begin_job
 from fdbqueue.spark.partition_log import JobKeys

@@ -21,7 +21,7 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers.smart.admitting import DEPENDENT_NAMES_BYTES
 from fdbqueue.layers.smart.scanning import deadline_parts
 from fdbqueue.layers.subscriptions.records import DISPATCHER
-from fdbqueue.moves.arrivals import announce
+from fdbqueue.moves.moves import announce
 from fdbqueue.spark.partition_log import MAX_JOB_ID_BYTES, JobKeys
 from fdbqueue.stored.layout import (
     APPENDED_BYTES,

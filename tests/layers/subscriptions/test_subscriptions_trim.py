@@ -13,7 +13,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions.head import LAG_SECONDS, TRIM_SECONDS, Habit, SubscriptionHead
-from fdbqueue.moves.arrivals import announce
+from fdbqueue.moves.moves import announce
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.subscribing import fill, of_color, values
