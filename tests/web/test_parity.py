@@ -130,7 +130,8 @@ def prepare(change: str, own: Own) -> None:
     if change == "session-resume":
         own.sessions.pause(own.db, "Bob")
     if change == "session-try":
-        again = Sessions(own.queue, max_attempts=9)
+        own.queue.register(own.db, max_attempts=9)
+        again = Sessions(Queue(own.queue.layout.space, codec="json"), max_attempts=9)
         turn = again.lease(own.db)
         assert turn is not None
         again.nack(own.db, turn, delay=3_600)
