@@ -32,7 +32,6 @@ from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.names import session_text
 from fdbqueue.stored.own_values import decoded, signed
 from fdbqueue.stored.settings import check_renamed
-from fdbqueue.stored.states import IN_QUEUE
 
 from ...leases.times import seconds_or_none
 from ..line.line import Line
@@ -191,29 +190,21 @@ class Listing:
             return None
         record = unpack_record(self._line.items.layout, found[0].key, found[0].value)
         session = self._line.session(name, record.generation)
-        places: dict[str, Steps[bytes]] = {
-            place: started(self._one(tr, getattr(self._line.layout, place).key(record.pointer)))
-            for place in (IN_QUEUE if record.pointer else ())
-        }
-        counted = await read_stats(tr, session.layout)
-        pointers: dict[str, bytes] = {}
-        for place, reading in places.items():
-            pointers[place] = await reading
-        status, consumer, since, until = _where(record, pointers)
-        running = int(status == "busy")
-        gate: SessionName | None = None
+        slots = await self._line.slots.pointers(tr.snapshot, session, record)
         if record.slots:
-            entries = await self._line.slots.entries(tr.snapshot, session)
-            of_slots = await self._pointers(tr, entries)
-            running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
-            # A session is busy if one of its slots is, and waits if all of them do.
-            first = next((place for place, values in of_slots.items() if values), "")
-            stage = min((entry.stage for entry in entries.values() if entry.stage >= 0), default=None)
-            if stage is not None and first in ("", "delayed"):
-                pointers, gate = {}, name_of(record.gates[stage][0])
-            else:
-                pointers = {first: next(iter(of_slots.get(first, ())), b"")}
-            status, consumer, since, until = _where(record, pointers, gated=gate is not None)
+            slots.pop(b"", None)  # it wakes delayed items, and the slots say what the session does
+        reading = started(self._pointers(tr, slots))
+        counted = await read_stats(tr, session.layout)
+        of_slots = await reading
+        # A session is busy if one of its slots is, and waits if all of them do.
+        place = next((place for place, values in of_slots.items() if values), "")
+        stage = min((slot.stage for slot in slots.values() if slot.stage >= 0), default=None)
+        gate: SessionName | None = None
+        if stage is not None and place in ("", "delayed"):
+            place, gate = "gated", name_of(record.gates[stage][0])
+        pointer = next(iter(of_slots.get(place, ())), b"")
+        status, consumer, since, until = _where(record, place, pointer)
+        running = sum(bool(pointer_of(value).current) for value in of_slots["leased"])
         return SessionInfo(
             name_of(name),
             status,
@@ -232,15 +223,19 @@ class Listing:
             record.paused,
         )
 
-    async def _pointers(self, tr: Transaction, entries: Entries) -> dict[str, list[bytes]]:
-        """Read the pointers of a session's slots in the line."""
-        pointers: dict[str, list[bytes]] = {}
-        for place in ("leased", "available", "delayed"):
-            keys = [getattr(self._line.layout, place).key(entry.place) for entry in entries.values()]
-            for reading in [started(self._one(tr, key)) for key in keys]:
-                value = await reading
-                pointers.setdefault(place, []).extend([value] if value else [])
-        return pointers
+    async def _pointers(self, tr: Transaction, slots: Entries) -> dict[str, list[bytes]]:
+        """Read the pointers of a session's slots in the line, by their places there, all in parallel."""
+        reading = {
+            place: [
+                started(self._one(tr, getattr(self._line.layout, place).key(slot.place))) for slot in slots.values()
+            ]
+            for place in ("leased", "available", "delayed")
+        }
+        found: dict[str, list[bytes]] = {}
+        for place, steps in reading.items():
+            values = [await one for one in steps]
+            found[place] = [value for value in values if value]
+        return found
 
     async def _one(self, tr: Transaction, key: bytes) -> bytes:
         """Return the stored pointer under a key, which can be read; b"" if there is none."""
@@ -288,22 +283,17 @@ def _notes_and_pointer(stored: bytes) -> tuple[Notes, SessionPointer]:
     return notes_of(stored), pointer_of(stored)
 
 
-def _where(
-    record: SessionRecord, pointers: dict[str, bytes], *, gated: bool = False
-) -> tuple[Status, str, float | None, float | None]:
-    """Return a session's status, its worker, since when and until when."""
-    if leased := pointers.get("leased"):
-        notes = notes_of(leased)
-        return "busy", notes.consumer, pointer_of(leased).since_us / 1e6, notes.expires_at_us / 1e6
-    if record.blocked:
-        return "blocked", "", None, None
-    if record.paused:
-        return "paused", "", None, None
-    if gated:
-        return "gated", "", None, None
-    if delayed := pointers.get("delayed"):
-        return "waiting", "", None, seconds_or_none(notes_of(delayed).visible_at_us)
-    return ("ready" if pointers.get("available") else "idle"), "", None, None
+def _where(record: SessionRecord, place: str, pointer: bytes) -> tuple[Status, str, float | None, float | None]:
+    """Return a session's status, its worker, since when and until when, from its foremost pointer."""
+    if place == "leased":
+        notes = notes_of(pointer)
+        return "busy", notes.consumer, pointer_of(pointer).since_us / 1e6, notes.expires_at_us / 1e6
+    if record.is_stopped:
+        return ("blocked" if record.blocked else "paused"), "", None, None
+    if place == "delayed":
+        return "waiting", "", None, seconds_or_none(notes_of(pointer).visible_at_us)
+    statuses: dict[str, Status] = {"gated": "gated", "available": "ready"}
+    return statuses.get(place, "idle"), "", None, None
 
 
 MOST_BUSY = 100
