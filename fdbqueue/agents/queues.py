@@ -15,7 +15,7 @@ from fdbqueue.layers.blobs import Blob, Blobs, BlobWriter
 from fdbqueue.layers.common.batcher import TransactionBatcher
 from fdbqueue.layers.common.composing import QueueWithLeases
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
-from fdbqueue.layers.leases.commit_if_written import commit_if_written
+from fdbqueue.layers.leases.taking import commit_if_written
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.lowlevel import (
     CODEC_ERRORS,

@@ -47,12 +47,11 @@ from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
 from fdbqueue.errors import FdbQueueError, LeaseLost
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.composing import QueueWithLeases
-from fdbqueue.layers.common.handlers import call_back, not_awaited
-from fdbqueue.layers.common.logs import item_fields
+from fdbqueue.layers.common.handlers import call_back, item_fields, not_awaited
 from fdbqueue.layers.common.waiting import Stop
 from fdbqueue.layers.consumer import ACKED, Consumer, Snooze
 from fdbqueue.layers.leases import Backoff, Disposition, Lease, Leases, exponential
-from fdbqueue.layers.leases.times import not_negative, positive
+from fdbqueue.layers.leases.lease import not_negative, positive
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription
 from fdbqueue.lowlevel import Database, Steps, only_database, run_async, verb

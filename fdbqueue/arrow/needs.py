@@ -104,4 +104,4 @@ class Column:
     """Returns the value of an item that a stream's batch has, by the name of the stream; None: `of` does."""
 
 
-column_parts: Contributions[tuple[Column, ...]] = Contributions(leases="fdbqueue.layers.leases.columns:COLUMNS")
+column_parts: Contributions[tuple[Column, ...]] = Contributions(leases="fdbqueue.layers.leases.reports:COLUMNS")

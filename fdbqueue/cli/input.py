@@ -40,7 +40,7 @@ from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import Steps, run
 from fdbqueue.errors import CodecError, FdbQueueError, ItemTooLarge, NestedQueue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases.times import not_negative, positive, visible_at
+from fdbqueue.layers.leases.lease import not_negative, positive, visible_at
 from fdbqueue.moves.admission import note_interrupt
 from fdbqueue.stored.items import Blob, envelope
 

@@ -13,7 +13,7 @@ from fdbqueue import Queue
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.errors import on_retry
 from fdbqueue.engine.verb import Verb
-from fdbqueue.layers.common.observing import Acked, around_all, on_acked
+from fdbqueue.layers.common.handlers import Acked, around_all, on_acked
 from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.done import FollowUp
 from fdbqueue.layers.leases.timers import Reclaimed, on_reclaimed

@@ -18,8 +18,7 @@ from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, S
 
 from fdbqueue import __version__
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, FDBError, text_of
-from fdbqueue.layers.common.handlers import Snooze, cause_of
-from fdbqueue.layers.common.middleware import Next
+from fdbqueue.layers.common.handlers import Next, Snooze, cause_of
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease
 from fdbqueue.stored.names import queue_text, session_text

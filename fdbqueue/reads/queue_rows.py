@@ -105,7 +105,7 @@ class PagePart:
 
 
 check_parts: Contributions[CheckPart] = Contributions(
-    leases="fdbqueue.layers.leases.timer_check:CHECK_PART",
+    leases="fdbqueue.layers.leases.reports:CHECK_PART",
     staged="fdbqueue.layers.staged.check:CHECK_PART",
     subscriptions="fdbqueue.layers.subscriptions.head:CHECK_PART",
     streams="fdbqueue.layers.streams.records:CHECK_PART",

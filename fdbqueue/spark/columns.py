@@ -13,7 +13,7 @@ import pyarrow as pa
 from fdbqueue.arrow.tables import check_text
 from fdbqueue.errors import CodecError
 from fdbqueue.layers.common.levels import PRIORITY
-from fdbqueue.layers.leases.times import LONGEST_SECONDS
+from fdbqueue.layers.leases.lease import LONGEST_SECONDS
 from fdbqueue.layers.sessions.session.records import pack_name
 from fdbqueue.spark.appenders import levels_of, sessions_at
 from fdbqueue.spark.options import Options

@@ -611,7 +611,7 @@ OTHERS = (
         ("rate",),
         "bucket",
         "8 bytes: when a token bucket is full again, in microseconds",
-        "layers/common/token_bucket.py",
+        "layers/middleware/token_bucket.py",
     ),
 )
 """The rows of keys that have no attribute, since a layer makes them."""

@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.settings import check_renamed
 
 from ..leases import Lease, LeaseHandle, LeaseRef
-from ..leases.times import clock_us, positive
+from ..leases.lease import clock_us, positive
 from ..sessions import SessionHandle, SessionLease
 from ..sessions.session.records import SessionName
 from ._reader import BlobReader

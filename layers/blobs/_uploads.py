@@ -19,8 +19,7 @@ from fdbqueue.stored.own_rows import own_rows
 from ..common.composing import EnqueuesInSessions, QueueWithLeases
 from ..groups import Groups
 from ..leases import Leases
-from ..leases.done import position_in
-from ..leases.marking import entered_at, sessions_of
+from ..leases.done import entered_at, position_in, sessions_of
 from ..priority import PriorityQueue
 from ..results import Completion, Results
 from ..sessions import Sessions

@@ -19,8 +19,7 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Transaction, V, check_limit, verb
 
 from ..leases import Head, Leases
-from ..leases.done import takes_transactions
-from ..leases.marking import sessions_of
+from ..leases.done import sessions_of, takes_transactions
 
 
 class QueueWithLeases(ByPosition[V]):

@@ -12,18 +12,21 @@ import inspect
 import operator
 import threading
 import types
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
 from contextvars import Context, copy_context
+from functools import partial
 from queue import SimpleQueue
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from fdbqueue import FdbQueueError
+from fdbqueue import FdbQueueError, Position, Queue
 from fdbqueue.engine.errors import text_of
 from fdbqueue.lowlevel import V
+from fdbqueue.stored.names import KeyName, queue_text, session_text
 
 from ..leases import Lease
-from ..leases.times import not_negative
+from ..leases.lease import not_negative
 
 T = TypeVar("T")
 Handler: TypeAlias = Callable[[Lease[V]], Any]
@@ -319,3 +322,171 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
 def is_async(handler: Callable[..., Any]) -> bool:
     """Return whether a handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+# The structured fields of log records, as `extra`. No field has a value of an item.
+
+FIELDS = ("queue", "position", "attempt", "consumer", "session")
+"""What a record about an item or a queue has. What does not apply is ""."""
+NO_FIELDS: dict[str, Any] = dict.fromkeys(FIELDS, "")
+
+
+def item_fields(queue: Queue, lease: Lease) -> dict[str, Any]:
+    """Return the fields of a record about a leased item."""
+    session = getattr(lease, "session", None)
+    return fields(queue, lease.position, attempt=lease.attempt, consumer=lease.consumer, session=session)
+
+
+def fields(
+    queue: Queue, position: Position | None = None, *, session: KeyName | None = None, **others: Any
+) -> dict[str, Any]:
+    """Return the fields of a record about a queue, or about one of its items."""
+    where = "" if position is None else position.text
+    named = session_text(session) if session else ""
+    return {**NO_FIELDS, "queue": queue_text(queue.layout.prefix), "position": where, "session": named, **others}
+
+
+# Where `fdbqueue.observe` may look at what consumers do. These lists are empty unless a program asked it to.
+
+
+class Acked(NamedTuple):
+    """Items that a consumer has acked together."""
+
+    queue: Queue
+    leases: Sequence[Lease]
+    """Their leases; empty for items of sessions, which one lease has together."""
+    items: int
+    """How many items were acked."""
+    lost: int
+    """How many leases were lost."""
+    seconds: float
+    """How long it took."""
+
+
+around_all: list[Callable[[Any, Callable[[Any], Any]], Any]] = []
+"""Middleware around the handlers of all consumers of this process, outside of their own."""
+on_acked: list[Callable[[Acked], None]] = []
+"""Called in a consumer's event loop after each transaction that acked items."""
+
+
+def tell_acked(acked: Acked) -> None:
+    """Tell of items that were acked."""
+    for told in on_acked:
+        told(acked)
+
+
+# Put middleware around a consumer's handler.
+#
+# A middleware is called with the lease and with the next call, and returns what that returns, or something else:
+#
+#     async def told(lease, call_next):          def told(lease, call_next):
+#         print("begins", lease.position)            print("begins", lease.position)
+#         return await call_next(lease)              return call_next(lease)
+#
+# A coroutine function runs in the event loop, around any handler. A plain function runs in the handler's thread. So
+# it
+# can only be inside of the coroutine functions, around a plain handler.
+
+Next: TypeAlias = Callable[[Any], Any]
+"""Calls the next middleware with a lease, or the handler. In a coroutine function it is awaited."""
+Middleware: TypeAlias = Callable[[Any, Next], Any]
+"""Called with the lease and the next call. Its result is the handler's result for the consumer."""
+Call: TypeAlias = Callable[[Lease], Any]
+"""Calls a handler with all that is around it; to be awaited."""
+
+
+class AsyncMiddleware(ABC):
+    """A middleware that is a coroutine function. It gives a list of several kinds a type for type checkers."""
+
+    @abstractmethod
+    async def __call__(self, lease: Lease, call_next: Next) -> Any:
+        """Handle the item."""
+
+
+def checked(given: object, handler: Handler) -> tuple[Middleware, ...]:
+    """Return a consumer's middleware, outermost first.
+
+    Raises:
+        TypeError: `given` is no list, one of it can't be called with a lease and the next call, or a plain function is
+            around a coroutine function.
+    """
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise TypeError(f"middleware is a list, the outermost first, as in middleware=[TimeLimit(60)], not {given!r}.")
+    chain: tuple[Middleware, ...] = tuple(given)
+    for one in chain:
+        _check_one(one)
+    inner_is_async = is_async(handler)
+    for one in reversed(chain):
+        if inner_is_async and not is_async(one):
+            raise TypeError(
+                f"The middleware {one!r} is a plain function around a coroutine function, and can't await it. Write"
+                " `async def`, or put it behind those that are coroutine functions, around a plain handler."
+            )
+        inner_is_async = is_async(one)
+    return chain
+
+
+def _check_one(one: object) -> None:
+    if isinstance(one, type):
+        raise TypeError(f"A middleware is an object or a function, not the class {one.__name__}: give an instance.")
+    if not callable(one):
+        raise TypeError(f"A middleware is called with the lease and the next call, and {one!r} can't be.")
+    call: Any = one
+    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+        raise TypeError(f"The middleware {one!r} is a generator, and none of it would run. Return `call_next(lease)`.")
+    try:
+        signature = inspect.signature(call)
+    except (TypeError, ValueError):  # some functions of C have none
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise TypeError(
+            f"A middleware is called with two arguments, the lease and the next call; {one!r} takes {signature}."
+        ) from error
+
+
+def bound(chain: Sequence[Middleware], consumer: Any) -> list[Middleware]:
+    """Return the middleware for one consumer. One with a method `for_consumer` may return another one in its place."""
+    found = []
+    for one in (*around_all, *chain):
+        bind = getattr(one, "for_consumer", None)
+        found.append(one if bind is None else bind(consumer))
+    return found
+
+
+def with_plain(handler: Handler, chain: Sequence[Middleware]) -> tuple[Handler, list[Middleware]]:
+    """Return the handler with the plain functions that are around it, and the coroutine functions that are left."""
+    left = list(chain)
+    while left and not is_async(left[-1]):
+        handler = _around(left.pop(), handler)
+    return handler, left
+
+
+def _around(one: Middleware, handler: Handler) -> Handler:
+    def call(lease: Lease) -> Any:
+        return one(lease, handler)
+
+    return call
+
+
+def call_of(handler: Handler, threads: Threads | None, chain: Sequence[Middleware]) -> Call:
+    """Return the call of a handler, with the coroutine functions of `chain` around it."""
+    call: Call = partial(result_of, handler, threads)
+    if not chain:
+        return call
+    for one in reversed(chain):
+        call = partial(_awaited, one, call)
+    return partial(_in_own_context, call)
+
+
+async def _awaited(one: Middleware, call: Call, lease: Lease) -> Any:
+    result = one(lease, call)
+    while inspect.isawaitable(result):  # it may have returned `call_next(lease)` without awaiting it
+        result = await result
+    return result
+
+
+async def _in_own_context(call: Call, lease: Lease) -> Any:
+    """Call in a copy of the context: what a middleware sets is seen by the handler, and not by the next item."""
+    return await in_context(copy_context(), call(lease))

@@ -17,13 +17,12 @@ from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 from fdbqueue.stored.names import queue_text
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
-from ..common.entrance import Beside, at_signals, in_event_loop
-from ..common.handlers import Handler
-from ..common.middleware import Middleware, bound, checked
+from ..common.handlers import Handler, Middleware, bound, checked
+from ..common.waiting import Beside, at_signals, in_event_loop
 from ..leases import Leases
+from ..leases.done import sessions_of
+from ..leases.lease import not_negative, positive
 from ..leases.leases import this_consumer
-from ..leases.marking import sessions_of
-from ..leases.times import not_negative, positive
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
 from ._holds import ConsumerReport, ConsumerTerms, RunTerms

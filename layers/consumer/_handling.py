@@ -16,15 +16,28 @@ from fdbqueue.lowlevel import Transaction, notes_of, pack, permit_of, run, run_a
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.own_values import of_item
 
-from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, Threads, cause_of, error_text, is_async, within
-from ..common.logs import item_fields
-from ..common.middleware import call_of, with_plain
-from ..common.observing import Acked, on_acked, tell_acked
+from ..common.handlers import (
+    ACKED,
+    Acked,
+    GiveUp,
+    RetryIn,
+    Snooze,
+    Threads,
+    call_of,
+    cause_of,
+    error_text,
+    is_async,
+    item_fields,
+    on_acked,
+    tell_acked,
+    with_plain,
+    within,
+)
 from ..leases import Disposition, Done, Lease, Leases, exponential
 from ..leases.transitions import Retry
 from ..sessions import Sessions
 from ..staged import StagedQueue
-from ..staged.granting import any_untaken
+from ..staged.requests import any_untaken
 from ..subscriptions import Subscription
 from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
 

@@ -20,9 +20,7 @@ from fdbqueue.lowlevel import Database, FDBError, Shown, Steps, Transaction, run
 from fdbqueue.moves.taking import is_cancelled
 from fdbqueue.writes.adaptive_limit import Halving
 
-from ..common.handlers import Handler
-from ..common.logs import item_fields
-from ..common.middleware import Middleware
+from ..common.handlers import Handler, Middleware, item_fields
 from ..leases import Lease, Leases
 from ..sessions.workers.working import MOVED
 

@@ -16,10 +16,10 @@ from fdbqueue.engine.finishing import FINISH_SECONDS, unfinished
 from fdbqueue.lowlevel import FDBError, Transaction, run_async, value_of
 from fdbqueue.stored.known import LOOK_SECONDS
 
-from ..common.logs import fields
+from ..common.handlers import fields
 from ..leases import Lease, Leases
 from ..sessions import Sessions
-from ..staged.granting import TAKE_SECONDS
+from ..staged.requests import TAKE_SECONDS
 from ..subscriptions import Subscription
 from ._handling import Handling, ItemHandling
 from ._holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold, RunTerms

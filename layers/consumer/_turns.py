@@ -24,9 +24,7 @@ from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.known import LOOK_SECONDS
 
-from ..common.handlers import ACKED
-from ..common.logs import fields, item_fields
-from ..common.observing import Acked, on_acked, tell_acked
+from ..common.handlers import ACKED, Acked, fields, item_fields, on_acked, tell_acked
 from ..leases import Done, Lease
 from ..sessions import NewState, SessionLease, Sessions
 from ..sessions.line.line_queue import LineLeases, LineQueue

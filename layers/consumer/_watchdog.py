@@ -34,12 +34,11 @@ from fdbqueue.lowlevel import Database, Named, Shown, attempts, only_database, v
 from fdbqueue.stored.layout import LEASE
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
-from ..common.handlers import call_back, not_awaited
-from ..common.logs import fields
+from ..common.handlers import call_back, fields, not_awaited
 from ..common.waiting import Stop, long_wait
 from ..leases import Leases, Reclaimed
-from ..leases.marking import sessions_of
-from ..leases.times import positive
+from ..leases.done import sessions_of
+from ..leases.lease import positive
 
 _log = logging.getLogger("fdbqueue.layers.consumer")
 _IN_A_TRANSACTION = "In a transaction use Leases.reclaim(tr)."

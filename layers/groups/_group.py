@@ -40,10 +40,9 @@ from fdbqueue.moves.ends import (
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import DROP, HOLD
 
-from ..common.ending import NotEnded, until_ended
-from ..common.waiting import long_wait
+from ..common.waiting import NotEnded, long_wait, until_ended
 from ..leases import Leases
-from ..leases.times import positive
+from ..leases.lease import positive
 from ..leases.transitions import Transitions
 from .sweeping import sweep
 

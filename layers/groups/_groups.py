@@ -34,9 +34,8 @@ from fdbqueue.stored.settings import check_renamed, refuse_old_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
-from ..leases.done import check_follow_ups, follow_ups_of, position_in
-from ..leases.marking import entered_at, mark, sessions_of
-from ..leases.times import positive
+from ..leases.done import check_follow_ups, entered_at, follow_ups_of, mark, position_in, sessions_of
+from ..leases.lease import positive
 from ._group import HOLD_SECONDS, Group, check_name, check_token, set_hold
 
 KEEP_SECONDS = 86_400.0

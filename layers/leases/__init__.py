@@ -44,15 +44,13 @@ from __future__ import annotations
 
 from fdbqueue.stored.policies import Backoff, constant, exponential, immediately
 
-from ._dead_letters import DeadLetters
-from ._stats import LeaseStats
-from .browsing import State, StoredItem
+from .browsing import DeadLetters, State, StoredItem
 from .done import Done, FollowUp
 from .lease import Disposition, Lease, LeaseHandle, LeaseRef
 from .leases import Leases
-from .reclaiming import ReclaimReport
+from .reports import LeaseStats
 from .taking import Head
-from .timers import Reclaimed
+from .timers import Reclaimed, ReclaimReport
 
 __all__ = [
     "Backoff",

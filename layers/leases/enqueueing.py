@@ -29,7 +29,7 @@ from fdbqueue.moves.admission import may_fit_in_parts, note_interrupt
 from fdbqueue.stored.items import with_header
 from fdbqueue.writes.adaptive_limit import Halving
 
-from .times import positive, visible_at
+from .lease import positive, visible_at
 
 BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000

@@ -35,19 +35,14 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.policies import Backoff, check_policy
 from fdbqueue.stored.settings import check_renamed
 
-from ._dead_letters import DeadLetters
-from ._stats import LeaseStats, Looks, read_lease_stats
-from .browsing import State, StoredItem, browse
-from .commit_if_written import commit_if_written
+from .browsing import DeadLetters, State, StoredItem, browse
 from .done import NO_FOLLOW_UPS, Done, FollowUp, done_of
 from .enqueueing import RowTerms, enqueue_with_notes
 from .holding import Holding, Live, several
-from .lease import Disposition, Lease, LeaseRef
-from .reclaiming import ReclaimReport, reclaim
-from .taking import Head
-from .timer_check import check_leases
-from .timers import next_due_us
-from .times import LONGEST_SECONDS, clock_us, not_negative, positive, visible_at
+from .lease import LONGEST_SECONDS, Disposition, Lease, LeaseRef, clock_us, not_negative, positive, visible_at
+from .reports import LeaseStats, Looks, check_leases, read_lease_stats
+from .taking import Head, commit_if_written
+from .timers import ReclaimReport, next_due_us, reclaim
 from .transitions import Custody, Retry, check_failure, cut
 
 T = TypeVar("T")

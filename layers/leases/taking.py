@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from msgspec.structs import replace
 
@@ -21,6 +21,7 @@ from fdbqueue.lowlevel import (
     TAKEN,
     AdaptiveLimit,
     Database,
+    FDBError,
     KeyValue,
     Layout,
     Notes,
@@ -41,11 +42,48 @@ from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, Verdict, remove
 from fdbqueue.stored.layout import GRANT
 
-from .commit_if_written import NothingWritten
 from .holding import held_by
 from .lease import Disposition, Lease, LeaseHandle, lease_of
 from .timers import FIRE_LIMIT, due_timers, fire_first
 from .transitions import Retry, Transitions
+
+# Run transactions that may have nothing to write.
+
+T = TypeVar("T")
+
+
+class NothingWritten(Exception):
+    """Ends a transaction that has nothing to commit; carries its result out."""
+
+    def __init__(self, result: Any) -> None:
+        self.result = result
+
+
+async def commit_if_written(
+    queue: Queue,
+    db: Database,
+    body: Callable[[Transaction], Steps[tuple[T, bool]]],
+    *,
+    on_retry: Callable[[FDBError], None] = lambda error: None,
+    takes: bool = False,
+) -> T:
+    """Run a `body` that also returns whether it wrote. If it only read, it needs no commit and no commit marker.
+
+    Otherwise as `Queue.transact`, given a database.
+    """
+
+    async def commit_or_leave(tr: Transaction) -> T:
+        result, written = await body(tr)
+        if not written:
+            raise NothingWritten(result)
+        return result
+
+    try:
+        return await queue.transact(db, commit_or_leave, on_retry=on_retry, takes=takes)
+    except NothingWritten as nothing:
+        result: T = nothing.result
+        return result
+
 
 ITEMS_AT_ONCE = 256
 """Most items that one transaction takes."""

@@ -163,7 +163,7 @@ class Timer(NamedTuple):
     """The packed position."""
 
 
-class Found(NamedTuple):
+class TimedItem(NamedTuple):
     """The item of a timer."""
 
     state: str
@@ -200,7 +200,7 @@ class Firing:
         self.tr.clear(timer.key)
         self.moves.any = True
 
-    async def find(self, timer: Timer, reads: Reads, is_meant: Callable[[Notes], bool]) -> Found | None:
+    async def find(self, timer: Timer, reads: Reads, is_meant: Callable[[Notes], bool]) -> TimedItem | None:
         """Return the item of a timer, if it is to be moved. Remove the timer if it has none.
 
         Args:
@@ -220,9 +220,9 @@ class Firing:
         if found is None or notes is None or not is_meant(notes):
             self.clear(timer)
             return None
-        return Found(*found, notes)
+        return TimedItem(*found, notes)
 
-    def moved(self, timer: Timer, found: Found, fate: Disposition) -> None:
+    def moved(self, timer: Timer, found: TimedItem, fate: Disposition) -> None:
         """Note that the item of a timer was moved."""
         self.seen.add(timer.packed)
         self.written += len(found.stored)
@@ -323,7 +323,7 @@ async def _end_life(firing: Firing, timer: Timer, reads: Reads) -> None:
         come_back(firing, timer, found)
 
 
-def come_back(firing: Firing, timer: Timer, found: Found, *, delay_us: int = 0) -> None:
+def come_back(firing: Firing, timer: Timer, found: TimedItem, *, delay_us: int = 0) -> None:
     """Put the item of a timer back into its place, at once or after a delay. Remove it instead if its life is over."""
     state, stored, notes = found
     firing.moves.leave("delayed" if state == "delayed" else "available", timer.packed, notes)
@@ -338,7 +338,7 @@ KINDS = {
 }
 timer_kinds: Contributions[Mapping[str, TimerKind]] = Contributions(
     leases="fdbqueue.layers.leases.timers:KINDS",
-    staged="fdbqueue.layers.staged.granting:KINDS",
+    staged="fdbqueue.layers.staged.requests:KINDS",
     results="fdbqueue.layers.results.ends:KINDS",
     groups="fdbqueue.layers.groups.sweeping:KINDS",
 )
@@ -350,3 +350,36 @@ layer."""
 def kinds_of_timers() -> dict[str, TimerKind]:
     """Return all kinds, by their names in keys."""
     return {name: kind for kinds in timer_kinds.all().values() for name, kind in kinds.items()}
+
+
+# Reclaim: fire due timers and report the result.
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ReclaimReport(Shown):
+    """The result of a reclaim."""
+
+    reclaimed: tuple[Reclaimed, ...]
+    """The items that were moved."""
+    more: bool
+    """Whether more may be due."""
+
+
+async def reclaim(
+    tr: Transaction, layout: Layout, *, limit: int, now_us: int, retry: Retry
+) -> tuple[ReclaimReport, bool]:
+    """Fire up to `limit` due timers. Return the report and whether anything was written.
+
+    Raises:
+        ValueError: `limit` is less than 1.
+    """
+    if limit < 1:
+        raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
+    overdue = await due_timers(tr, layout, now_us, limit=limit)
+    moves = Transitions(tr, layout, now_us)
+    try:
+        reclaimed, all_fired = await fire_due(tr, layout, moves, overdue, now_us=now_us, retry=retry)
+    finally:
+        moves.finish()
+    more = moves.any and (not all_fired or len(overdue) >= limit)
+    return ReclaimReport(tuple(reclaimed), more), moves.any

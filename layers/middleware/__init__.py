@@ -24,7 +24,7 @@ Source
 
 from __future__ import annotations
 
-from ..common.middleware import Middleware, Next
+from ..common.handlers import Middleware, Next
 from ._middleware import ItemFields, LogItems, RateLimit, RetryBy, TimeLimit
 
 __all__ = ["ItemFields", "LogItems", "Middleware", "Next", "RateLimit", "RetryBy", "TimeLimit"]

@@ -13,12 +13,10 @@ from typing import Any, TypeAlias, cast
 from fdbqueue import Queue
 from fdbqueue.lowlevel import Database
 
-from ..common.handlers import GiveUp, RetryIn, Snooze, error_text, within
-from ..common.logs import NO_FIELDS, item_fields
-from ..common.middleware import AsyncMiddleware, Next
-from ..common.token_bucket import TokenBucket
+from ..common.handlers import NO_FIELDS, AsyncMiddleware, GiveUp, Next, RetryIn, Snooze, error_text, item_fields, within
 from ..leases import Lease
-from ..leases.times import not_negative, positive
+from ..leases.lease import not_negative, positive
+from .token_bucket import TokenBucket
 
 VALUE_CHARACTERS = 1_000
 """How much of a value's repr a record has, if values are asked for."""

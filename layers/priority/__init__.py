@@ -39,9 +39,7 @@ Source
 from __future__ import annotations
 
 from ..common.levels import AmqpLevels, Levels
-from ._earliest import EarliestDeadline
-from ._priority import PriorityQueue, PriorityStats
-from ._weighted import WeightedHead
+from ._priority import EarliestDeadline, PriorityQueue, PriorityStats, WeightedHead
 
 __all__ = [
     "AmqpLevels",

@@ -36,12 +36,10 @@ from fdbqueue.moves.ends import read_record
 from fdbqueue.stored.layout import TTL
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
-from ..common.ending import NotEnded, until_ended
-from ..common.waiting import long_wait
+from ..common.waiting import NotEnded, long_wait, until_ended
 from ..leases import FollowUp, Leases
-from ..leases.done import check_follow_ups, follow_ups_of, position_in
-from ..leases.marking import entered_at, mark, sessions_of
-from ..leases.times import positive
+from ..leases.done import check_follow_ups, entered_at, follow_ups_of, mark, position_in, sessions_of
+from ..leases.lease import positive
 from ..leases.transitions import Transitions
 from .ends import end_outcome
 

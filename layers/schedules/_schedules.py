@@ -34,7 +34,7 @@ from fdbqueue.stored import shapes
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded
 
-from ..leases.times import positive
+from ..leases.lease import positive
 
 NEVER_US = 1 << 61
 _EXTRA = "Install the extra: pip install 'fdbqueue[tasks]'."

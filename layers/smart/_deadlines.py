@@ -64,10 +64,9 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.own_rows import first_own, first_owns
 
-from ..common.handlers import call_back, not_awaited
-from ..common.logs import fields
+from ..common.handlers import call_back, fields, not_awaited
 from ..common.waiting import Stop, long_wait
-from ..leases.times import not_negative, positive
+from ..leases.lease import not_negative, positive
 from .scanning import MISSED, NEAR, deadline_key, deadlines_until, position_of
 from .smart import SmartQueue
 from .types import Message

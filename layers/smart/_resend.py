@@ -79,8 +79,8 @@ from fdbqueue.stored.shapes import check_name
 
 from ..common.waiting import long_wait
 from ..leases import Leases
-from ..leases.commit_if_written import commit_if_written
-from ..leases.times import check_timeout
+from ..leases.lease import check_timeout
+from ..leases.taking import commit_if_written
 from .copies import (
     MOST_RECIPIENTS,
     SENT_BEFORE,

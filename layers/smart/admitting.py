@@ -38,7 +38,7 @@ from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import append_item
 
-from ..leases.times import positive, visible_at
+from ..leases.lease import positive, visible_at
 from ..leases.transitions import Transitions
 from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming

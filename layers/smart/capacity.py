@@ -35,8 +35,8 @@ from fdbqueue.stored.states import InQueue
 
 from ..common.waiting import long_wait
 from ..leases import Leases
+from ..leases.lease import check_timeout, check_waits
 from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
-from ..leases.times import check_timeout, check_waits
 from .check_runner import Incoming
 from .scanning import Entries, SmartIndex, place_of
 from .types import MOST_COUNTED, Limit

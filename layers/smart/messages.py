@@ -19,7 +19,7 @@ from fdbqueue import CheckFailed, CodecError, Position
 from fdbqueue.base.typed import decoder
 from fdbqueue.stored.lossless import refuse_if_changed
 
-from ..leases.times import LONGEST_SECONDS, positive
+from ..leases.lease import LONGEST_SECONDS, positive
 from .types import MOST_COUNTED, Key, Message, MessageType
 
 # A time limit for user code that runs in this thread.

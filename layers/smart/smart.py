@@ -15,8 +15,8 @@ from fdbqueue.lowlevel import Database, Editing, Named, Steps, Transaction, chec
 from ..common.composing import QueueWithLeases, TakenFromFront, leases_of
 from ..common.levels import with_priority
 from ..leases import Leases
-from ..leases.marking import sessions_of
-from ..leases.timer_check import check_leases
+from ..leases.done import sessions_of
+from ..leases.reports import check_leases
 from ._resend import Resend
 from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, enqueue_terms
 from .capacity import Capacity, check_waiting, until_room

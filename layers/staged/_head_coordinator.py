@@ -22,14 +22,24 @@ from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transact
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, Served
-from ._attempt import Attempt, Caller, Contended, ContentionStats, Leave, Unforeseen, Want, allotment_of, wanted_by
 from ._head_state import Event, HeadPlace, Hints, StallDetector, State
-from ._recent_leases import RecentLeases
-from ._registrar import Registrar
+from ._recent import OwnVersion, RecentLeases, RecentVersion
 from ._uncontended import Uncontended
-from ._versions import OwnVersion, RecentVersion
 from .delivery import HeadDelivery
-from .grants import Alarms, Grants
+from .grants import (
+    Alarms,
+    Attempt,
+    Caller,
+    Contended,
+    ContentionStats,
+    Grants,
+    Leave,
+    Registrar,
+    Unforeseen,
+    Want,
+    allotment_of,
+    wanted_by,
+)
 from .requests import Request, Requests
 
 REQUESTS_AT_ONCE = 100

@@ -39,16 +39,14 @@ from ..common.composing import QueueWithLeases, leases_of
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases, LeaseStats
 from ..leases.holding import REF_TYPES, check_refs
+from ..leases.lease import check_timeout, positive
 from ..leases.leases import this_consumer
-from ..leases.timer_check import check_leases
-from ..leases.times import check_timeout, positive
-from ._attempt import ONE, ContentionStats, Want
+from ..leases.reports import check_leases
 from ._head_coordinator import HeadCoordinator
-from ._recent_leases import RecentLeases
-from ._versions import RecentVersion
-from .check import RequestCheck
+from ._recent import RecentLeases, RecentVersion
 from .delivery import HeadDelivery
-from .requests import Requests
+from .grants import ONE, ContentionStats, Want
+from .requests import RequestCheck, Requests
 
 BATCH_BYTES = 1_000_000
 """About how many bytes the enqueues of one transaction write."""

@@ -13,10 +13,9 @@ from collections.abc import Sequence
 from fdbqueue.lowlevel import KeyValue, Layout, Transaction
 
 from ..leases.taking import HeadRead
-from ._attempt import Attempt, Unforeseen
-from ._prefetch import Prefetch
-from ._versions import RECENT_SECONDS
+from ._recent import RECENT_SECONDS, Prefetch
 from .delivery import HeadDelivery
+from .grants import Attempt, Unforeseen
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000

@@ -2,21 +2,123 @@
 
 from __future__ import annotations
 
+import os
 import random
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
+from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.members import own_process, set_mark
-from fdbqueue.lowlevel import Future, Transaction, keep_out, value_of
+from fdbqueue.engine.waiting import Promise
+from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction, keep_out, value_of
+from fdbqueue.stored.layout import RANDOM_BYTES
 
-from ..common.batcher import Alarm
+from ..common.batcher import Alarm, PendingCall
 from ..leases import Leases
-from ..leases.taking import Allotment
-from ._attempt import Attempt, Leave, wanted_by
+from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got
 from ._head_state import Hints
-from ._recent_leases import RecentLeases
+from ._recent import Prefetch, RecentLeases
 from .delivery import HeadDelivery
-from .granting import TAKE_SECONDS, Grant
-from .requests import REQUEST_SECONDS, Request, Requests, granted_us
+from .requests import REQUEST_SECONDS, TAKE_SECONDS, Grant, Request, Requests, Wish, granted_us, wished
+
+# One attempt: what a transaction at the head of a queue does for the calls of one process.
+
+
+class Want(NamedTuple):
+    """The terms of a call."""
+
+    limit: int
+    """Most items that it takes."""
+    patient: bool
+    """Whether it waits if the queue is empty."""
+
+
+ONE = Want(1, patient=False)
+"""One item, at once."""
+Caller = PendingCall[Want, list[Got]]
+_KEPT_BY_NONE = Promise()
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What a transaction of this process did."""
+
+    tr: Transaction
+    """The transaction."""
+    callers: list[Caller]
+    """The calls that waited when it began to read. It never tells a later call that the queue is empty."""
+    got: list[Got] = field(default_factory=list)
+    nothing: bool = False
+    """Whether it saw the queue empty."""
+    drained: bool = False
+    """Whether it left the queue empty."""
+    request: Request | None = None
+    """Our present request."""
+    wish: Wish | None = None
+    """The terms that it registered, if any."""
+    stamp: Future[Any] | None = None
+    """The versionstamp of that registration."""
+    error: Exception | None = None
+    """Why the first item can't be read."""
+    alarm: Alarm | None = None
+    """What to wait for before the next attempt."""
+    version: int = 0
+    """The version of its commit or, without one, of its reads; 0 or less: unknown."""
+    old_grants: list[bytes] = field(default_factory=list)
+    """The keys of grants that it removed."""
+    unmarked: bytes = b""
+    """The client id of a grant that it took without a mark and without a commit."""
+    prefetch: Prefetch | None = None
+    """The prediction that holds if it commits."""
+    changed: Promise = _KEPT_BY_NONE
+    """Kept by later calls that do not wait."""
+
+    def asks(self) -> bool:
+        """Return whether a caller wants to know at once that the queue is empty."""
+        return any(not caller.argument.patient for caller in self.callers)
+
+
+class Leave(Exception):
+    """Ends a transaction that has nothing to write."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self.attempt = attempt
+
+
+class Contended(Exception):
+    """Ends a direct transaction that conflicted."""
+
+
+class Unforeseen(Exception):
+    """Ends a transaction whose prediction was wrong."""
+
+
+@dataclass(slots=True, repr=False)
+class ContentionStats(Shown):
+    """Counts of what calls met at the head."""
+
+    looks: int = 0
+    """How many times a process looked after its request."""
+    conflicts: int = 0
+    """How many commits failed with a conflict."""
+
+    def note(self, error: FDBError) -> None:
+        """Count a failed commit, if it failed with a conflict."""
+        self.conflicts += error.code == NOT_COMMITTED
+
+
+def allotment_of(request: Request) -> Allotment:
+    """Return the allotment of another process's request."""
+    wish = request.wish
+    return Allotment(wish.wanted, granted_us(wish.duration_us), wish.consumer)
+
+
+def wanted_by(callers: list[Caller]) -> int:
+    """Return how many items calls want together, up to what one transaction takes."""
+    if len(callers) == 1:
+        return min(ITEMS_AT_ONCE, callers[0].argument.limit)
+    return max(1, min(ITEMS_AT_ONCE, sum(caller.argument.limit for caller in callers)))
+
 
 LOOK_SECONDS = 0.5
 """How often the process behind another one looks whether that one is still alive, if the engine knows."""
@@ -163,3 +265,45 @@ class Alarms:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         await value_of(tr.commit())
         return [*watches, attempt.changed], max(seconds, 0.001)
+
+
+# Register the requests of one process, one after the other, each under a client id of its own.
+
+
+class Registrar:
+    """Makes the requests of one process for leases of one duration.
+
+    Args:
+        leases: the leases of the queue.
+        requests: the requests of the queue.
+        duration_us: the duration of the leases; 0: items are taken out.
+        consumer: the name of the consumer that takes the leases.
+    """
+
+    __slots__ = ("_client", "_consumer", "_duration_us", "_leases", "_registrations", "_requests", "swept")
+
+    def __init__(self, leases: Leases, requests: Requests, *, duration_us: int, consumer: str) -> None:
+        self._leases = leases
+        self._requests = requests
+        self._duration_us = duration_us
+        self._consumer = consumer
+        self._client = os.urandom(RANDOM_BYTES)
+        self._registrations = 0
+        self.swept = False
+        """Whether it has swept old grants, which it does once. Later registrations read nothing."""
+
+    async def register(self, tr: Transaction, wanted: int) -> tuple[Wish, Future[Any]]:
+        """Register a request behind all earlier ones, by a blind write. Return it, and its versionstamp's future."""
+        if not self.swept:
+            self.swept = True
+            await self._requests.sweep_grants(tr, self._client, self._leases.now_us())
+        # Each registration has its own grant key. Work on an old grant never meets a new one.
+        self._registrations += 1
+        wish = self.wish(tr, wanted)
+        return wish, self._requests.register(tr, wish)
+
+    def wish(self, tr: Transaction, wanted: int) -> Wish:
+        """Return the terms of the latest registration, valid from now on."""
+        client = self._client + self._registrations.to_bytes(4, "big")
+        now_us = self._leases.now_us()
+        return wished(tr, client, wanted, now_us=now_us, duration_us=self._duration_us, consumer=self._consumer)

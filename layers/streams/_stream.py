@@ -34,9 +34,9 @@ from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Leases
-from ..leases.reclaiming import reclaim
-from ..leases.timer_check import check_leases
-from ..leases.times import clock_us
+from ..leases.lease import clock_us
+from ..leases.reports import check_leases
+from ..leases.timers import reclaim
 from ..leases.transitions import Transitions
 from ._moving import FIRST_ROWS, Claiming, GrowingLimit, Returning, Sifting
 from .records import (

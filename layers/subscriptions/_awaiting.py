@@ -31,13 +31,11 @@ from fdbqueue.stored.layout import RANDOM_BYTES
 
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases
-from ..leases.commit_if_written import commit_if_written
-from ..leases.taking import Allotment
+from ..leases.taking import Allotment, commit_if_written
 from ..leases.timers import next_due_us
 from ..staged.delivery import HeadDelivery
-from ..staged.granting import TAKE_SECONDS
 from ..staged.grants import LOOK_SECONDS
-from ..staged.requests import REQUEST_SECONDS, Request, Wish
+from ..staged.requests import REQUEST_SECONDS, TAKE_SECONDS, Request, Wish
 from .head import Habit
 from .records import registration_key
 from .waiters import Waiters

@@ -59,7 +59,7 @@ from fdbqueue.stored.settings import check_renamed
 from ..common.waiting import long_wait
 from ..leases import Leases, StoredItem
 from ..leases.browsing import opened
-from ..leases.times import check_timeout
+from ..leases.lease import check_timeout
 from .head import trim_arrivals
 from .records import NO_LOOK, BrowserPointer, pack_record, pointer_key, read_pointer, record_in, registration_key
 from .selectors import ItemTest, Selector, Selects

@@ -43,8 +43,8 @@ from ..common.composing import QueueWithLeases, leases_of, strict
 from ..common.handlers import not_awaited
 from ..common.levels import with_priority
 from ..leases import Leases
-from ..leases.timer_check import check_leases
-from ..leases.times import positive, visible_at
+from ..leases.lease import positive, visible_at
+from ..leases.reports import check_leases
 from ._following import KEEP_SECONDS, FirstPointer, Follower, Start, check_start, new_name
 from .head import SubscriptionCheck, everything
 from .records import (

@@ -19,7 +19,7 @@ from fdbqueue import CodecError
 from fdbqueue.base.typed import decoder, look_at
 
 from ..leases import Backoff, Done
-from ..leases.times import positive
+from ..leases.lease import positive
 
 ENCODE_ERRORS = (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError)
 _PLAIN = {str, int, float, bool, bytes, type(None)}

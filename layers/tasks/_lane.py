@@ -15,9 +15,9 @@ from fdbqueue.moves.ends import encode_result, read_record
 from fdbqueue.moves.ends import remove as remove_outcome
 
 from ..common.levels import Levels
-from ..common.token_bucket import TokenBucket
 from ..leases import Leases
-from ..leases.marking import entered_at, mark
+from ..leases.done import entered_at, mark
+from ..middleware.token_bucket import TokenBucket
 from ..priority import PriorityQueue
 from ..results import Completion, Results
 from ..results.ends import end_outcome

@@ -17,10 +17,10 @@ from fdbqueue import Position
 from fdbqueue.lowlevel import Database, Transaction, run_async
 from fdbqueue.stored.policies import Policy
 
-from ..common.entrance import in_event_loop
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze, ThreadPool, within
-from ..common.token_bucket import Empty, take_all
+from ..common.waiting import in_event_loop
 from ..leases import Done, FollowUp, Lease
+from ..middleware.token_bucket import Empty, take_all
 from ._arguments import DoesNotFit, Given, short_key_of
 from ._lane import NO_CALL, Following, Lane, Message, message_of
 from ._task import BaseTask, Call, CallTerms

@@ -17,8 +17,8 @@ from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
 from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.names import queue_text
 
-from ..common.entrance import Beside, at_signals, in_event_loop
 from ..common.handlers import ThreadPool
+from ..common.waiting import Beside, at_signals, in_event_loop
 from ..consumer import Consumer, ConsumerReport
 from ..consumer.health import Health, Probe
 from ._arguments import check_whole

@@ -64,7 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         "an empty error of bury erases the last one",
-        "layers/leases/_dead_letters.py",
+        "layers/leases/browsing.py",
         (("notes[packed], error or None)", "notes[packed], error)"),),
         tests=("tests/cli/test_leasing.py::test_a_buried_item_keeps_its_last_error_unless_another_is_given",),
     ),
@@ -330,19 +330,19 @@ MUTANTS = (
     ),
     Mutant(
         "a lease that was granted and not taken counts as an attempt",
-        "layers/staged/granting.py",
+        "layers/staged/requests.py",
         (("        before = uncounted(notes)\n", "        before = notes\n"),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_goes_back_uncounted_to_its_place",),
     ),
     Mutant(
         "a grant is given back though its client has taken it",
-        "layers/staged/granting.py",
+        "layers/staged/requests.py",
         (("    if has_mark(tr, grant.process, client):\n        return\n", ""),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
         "an untaken item is granted to the next process that may have ended",
-        "layers/staged/granting.py",
+        "layers/staged/requests.py",
         (("    if returned and not asked:\n", "    if False:\n"),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
     ),
@@ -471,7 +471,7 @@ MUTANTS = (
     ),
     Mutant(
         "a lease by turns does not conflict with who takes the same items",
-        "layers/priority/_weighted.py",
+        "layers/priority/_priority.py",
         (('            tr.add_read_conflict_range(begin, run[-1].key + b"\\x00")\n', ""),),
         Kind.weights,
         tests=("tests/layers/priority/test_weighted.py::test_takes_conflict_only_if_their_turns_have_the_same_level",),
@@ -488,7 +488,7 @@ MUTANTS = (
     ),
     Mutant(
         "a turn's items are taken from the end of their level",
-        "layers/priority/_weighted.py",
+        "layers/priority/_priority.py",
         (("rows(tr.snapshot, *own, limit=limit)", "rows(tr.snapshot, *own, limit=limit, reverse=True)"),),
         Kind.weights,
         tests=("tests/layers/priority/test_weighted.py::test_a_take_of_many_starts_with_its_turns_level",),

@@ -12,11 +12,11 @@ import fdbqueue.stored.items
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases import granting as _granting
 from fdbqueue.layers.oplog._oplog import calling
-from fdbqueue.layers.priority._weighted import WeightedHead, wheel
+from fdbqueue.layers.priority._priority import WeightedHead, wheel
 from fdbqueue.layers.smart import Deadlines, SmartQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import requests as _granting
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.moves import taking as _taking
@@ -361,7 +361,7 @@ def test_an_untaken_grant_that_counts_as_an_attempt_is_found(
     assert lease is not None
     told.answer = {"leases": told_leases([lease])}
     if counts:
-        monkeypatch.setattr(_granting, "replace", lambda notes, **changes: notes)
+        monkeypatch.setattr(_granting, "uncounted", lambda notes: notes)
     scene.clock.now += 1
     again = scene.lease()  # the same transaction puts it back, and leases it
     assert (again.value, again.attempt) == (value_of("a", 0, 10), 1 + counts)

@@ -74,7 +74,7 @@ def test_a_command_in_a_thread_leaves_signals_to_the_main_one() -> None:
 def test_an_interrupted_command_tells_that_it_had_begun(command: str) -> None:
     script = (
         "import fdbqueue.cli, sys, contextlib\n"
-        "from fdbqueue.layers.leases._dead_letters import DeadLetters\n"
+        "from fdbqueue.layers.leases.browsing import DeadLetters\n"
         "from fdbqueue.verbs.queue import Queue\n"
         "def interrupted(*_, **__): raise KeyboardInterrupt\n"
         f"DeadLetters.{command} = interrupted\n"

@@ -178,7 +178,7 @@ BY_BYTES = {
     "fdbqueue/lowlevel.py": "still gives strinc, with a warning",
     "fdbqueue/stored/layout.py": "refuses a prefix that has the catalogue's first byte only, too",
     "fdbqueue/notebook.py": "reads special keys of a transaction, which hold no tuples",
-    "layers/oplog/_logged.py": "is a transaction with FoundationDB's interface",
+    "layers/oplog/_oplog.py": "is a transaction with FoundationDB's interface",
 }
 """Files that may compare keys by their bytes, and why. The embedded engine is FoundationDB's interface, too."""
 KEY_WORDS = re.compile(r"(^|_)(key|keys|prefix|prefixes|space|packed|parts?|whole|begin|index|own|template)$")
@@ -308,12 +308,11 @@ DECODES = {
     "fdbqueue/observe/figures.py": HINT,
     "layers/blobs/_blobs.py": HINT,
     "layers/blobs/_uploads.py": HINT,
-    "layers/common/token_bucket.py": HINT,
+    "layers/middleware/token_bucket.py": HINT,
     "layers/groups/_group.py": HINT,
     "layers/groups/sweeping.py": HINT,
-    "layers/oplog/_logged.py": "reads a template of a key",
+    "layers/oplog/_oplog.py": "reads a template of a key",
     "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
-    "layers/staged/requests.py": OWN_ERROR,
     "layers/streams/_stream.py": HINT,
     "layers/streams/records.py": OWN_ERROR,
     "layers/subscriptions/_following.py": HINT,
@@ -440,8 +439,7 @@ def test_stored_records_are_decoded_in_one_place(repository: Path) -> None:
 
 SALVAGES = {
     "fdbqueue/moves/rescue.py": "adds what the keys know, for all calls that take an item away",
-    "layers/leases/browsing.py": "shows items",
-    "layers/leases/_dead_letters.py": "purges dead letters, whose ends were told when they died",
+    "layers/leases/browsing.py": "shows items, and purges dead letters, whose ends were told when they died",
     "layers/sessions/operators/changes.py": "purges dead letters, whose ends were told when they died",
     "layers/sessions/operators/editing.py": "asks whether an item blocked its session",
 }

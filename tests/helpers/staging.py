@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _registrar
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, grants
 from fdbqueue.layers.staged import grants as _grants
 from fdbqueue.layers.staged import requests as _requests
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Requests, Wish
@@ -33,7 +33,7 @@ _HURRY = {
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
-        for module in (_requests, _registrar, _grants, _head_coordinator):
+        for module in (_requests, grants, _grants, _head_coordinator):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
 

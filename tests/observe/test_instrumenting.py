@@ -19,7 +19,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.errors import on_retry
 from fdbqueue.engine.verb import Verb
 from fdbqueue.layers import Consumer, Lease, Leases, Results
-from fdbqueue.layers.common.observing import around_all, on_acked
+from fdbqueue.layers.common.handlers import around_all, on_acked
 from fdbqueue.layers.leases.timers import on_reclaimed
 from fdbqueue.observe import FdbqueueInstrumentor, instrument, uninstrument
 from fdbqueue.observe.telemetry import LOOK_SECONDS, Telemetry

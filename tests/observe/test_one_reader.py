@@ -31,7 +31,7 @@ ROOM = {
 OWN = {
     "fdbqueue/verbs/queue.py": "Queue.stats",
     "layers/blobs/_blobs.py": "Blobs.stats",
-    "layers/leases/_stats.py": "Leases.stats",
+    "layers/leases/reports.py": "Leases.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
     "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list, and the section of sessions, for the room",
 }
@@ -44,7 +44,7 @@ DECIDES = {
     "fdbqueue/transfer/copying.py": "whether a target is empty",
     "fdbqueue/verbs/renaming.py": "whether all items have moved",
     "layers/blobs/check.py": "compares counters with blobs",
-    "layers/leases/outcome_check.py": "compares counters with outcomes",
+    "layers/leases/reports.py": "compares counters with outcomes",
     "layers/sessions/line/tracking.py": "whether a session is idle",
     "layers/sessions/reading/check.py": "compares totals with sessions",
     "layers/smart/capacity.py": "whether an item fits",

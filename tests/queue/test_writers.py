@@ -277,7 +277,7 @@ KNOWN = {
     "fdbqueue/transfer/copying.py": "",
     "fdbqueue/spark/appenders.py": "Spark's batch sink",
     "layers/leases/enqueueing.py": "Leases.enqueue",
-    "layers/leases/_dead_letters.py": "",
+    "layers/leases/browsing.py": "",
     "layers/staged/_staged.py": "StagedQueue.enqueue",
     "layers/smart/admitting.py": "SmartQueue.enqueue",
     "layers/sessions/line/line.py": "Sessions.enqueue",

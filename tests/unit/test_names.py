@@ -178,7 +178,7 @@ def test_a_prefix_that_is_a_tuple_names_the_queue_of_the_tuple() -> None:
 
 SHOWING = (
     *(f"fdbqueue/{part}" for part in ("cli", "web", "observe", "spark", "arrow", "transfer", "notebook.py")),
-    *("layers/common/logs.py", "layers/sessions/reading"),
+    *("layers/common/handlers.py", "layers/sessions/reading"),
 )
 """Where names are shown to people. Elsewhere errors have them as a program gives them."""
 READS_OTHERS = {

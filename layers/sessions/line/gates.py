@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, ro
 from fdbqueue.stored.own_values import decoded, unsigned
 from fdbqueue.stored.settings import refuse_old_name
 
-from ...common.logs import fields
+from ...common.handlers import fields
 from ...leases.transitions import ERROR_BYTES, cut
 from ..session.records import (
     GateRecord,

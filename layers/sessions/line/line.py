@@ -40,7 +40,7 @@ from fdbqueue.stored.looks import look
 from fdbqueue.stored.own_values import of_item
 from fdbqueue.writes.appending import append_item
 
-from ...common.logs import fields
+from ...common.handlers import fields
 from ...leases import Disposition
 from ...leases.timers import due_timers
 from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut

@@ -35,7 +35,7 @@ from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
 from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.editing import SessionAddress, session_in
 
-from ...leases.timer_check import is_tracked
+from ...leases.reports import is_tracked
 from ..session.records import name_of
 from ..session.session import Session, SessionMoves
 

@@ -40,8 +40,7 @@ from fdbqueue.stored.names import session_told
 from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.own_values import decoded, signed, unsigned
 
-from ...leases.outcome_check import Tracked
-from ...leases.timer_check import TimerCheck, is_tracked
+from ...leases.reports import TimerCheck, Tracked, is_tracked
 from ...leases.transitions import Retry
 from ..line.line import Line, Rules
 from ..line.mending import remove_stray

@@ -33,7 +33,7 @@ from fdbqueue.stored.names import session_text
 from fdbqueue.stored.own_values import decoded, signed
 from fdbqueue.stored.settings import check_renamed
 
-from ...leases.times import seconds_or_none
+from ...leases.lease import seconds_or_none
 from ..line.line import Line
 from ..line.slots import Entries
 from ..session.records import (

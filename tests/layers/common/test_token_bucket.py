@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import fdbqueue
 from fdbqueue import FDBError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.common.token_bucket import TokenBucket
+from fdbqueue.layers.middleware.token_bucket import TokenBucket
 from tests.helpers.clock import Clock
 
 

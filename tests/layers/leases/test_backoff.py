@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases, Sessions, StagedQueue, Tasks
-from fdbqueue.layers.common.token_bucket import TokenBucket
 from fdbqueue.layers.leases import constant, exponential, immediately
+from fdbqueue.layers.middleware.token_bucket import TokenBucket
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.streams import Stream
 from fdbqueue.layers.tasks import Rate

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fdbqueue import Queue, Stats
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases._stats import MAX_LOOKS, PRECISION, Looks
+from fdbqueue.layers.leases.reports import MAX_LOOKS, PRECISION, Looks
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.clock import Clock

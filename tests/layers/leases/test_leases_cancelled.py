@@ -27,7 +27,7 @@ KINDS: dict[str, Callable[[Queue], Leases]] = {
     "relaxed": lambda queue: RelaxedQueue(Leases(queue, max_attempts=1)).leases,
 }
 WAYS = ("lease", "lease_many")
-CALL = ("layers/leases/leases.py", "layers/leases/taking.py", "layers/leases/commit_if_written.py")
+CALL = ("layers/leases/leases.py", "layers/leases/taking.py", "layers/leases/taking.py")
 
 
 @pytest.fixture(params=KINDS)

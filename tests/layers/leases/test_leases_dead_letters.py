@@ -9,7 +9,7 @@ import pytest
 from fdbqueue import BulkInterrupted, CodecError, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Disposition, Leases
-from fdbqueue.layers.leases._dead_letters import BATCH_ITEMS
+from fdbqueue.layers.leases.browsing import BATCH_ITEMS
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.items import INLINE_BYTES
 from fdbqueue.stored.layout import pack

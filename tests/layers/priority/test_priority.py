@@ -13,7 +13,7 @@ from fdbqueue.layers.common.levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import EarliestDeadline, PriorityQueue
 from fdbqueue.layers.staged import RelaxedHead, StagedQueue
-from fdbqueue.layers.staged.granting import read_grant
+from fdbqueue.layers.staged.requests import read_grant
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.staging import register

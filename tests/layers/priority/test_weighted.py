@@ -17,7 +17,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import Levels
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.priority._weighted import WeightedHead, wheel
+from fdbqueue.layers.priority._priority import WeightedHead, wheel
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts

@@ -300,7 +300,7 @@ def test_old_uncollected_grants_are_swept_by_new_requests(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
-    monkeypatch.setattr("fdbqueue.layers.staged._registrar.os.urandom", lambda size: b"\x00" * size)
+    monkeypatch.setattr("fdbqueue.layers.staged.grants.os.urandom", lambda size: b"\x00" * size)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(StagedQueue(leases).dequeue(db, timeout=20)) == "b"

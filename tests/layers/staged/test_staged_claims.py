@@ -17,10 +17,9 @@ from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
-from fdbqueue.layers.staged._versions import PAUSE_CALLS, OwnVersion
+from fdbqueue.layers.staged._recent import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.staged.delivery import HeadDelivery
-from fdbqueue.layers.staged.granting import read_grant
-from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, read_grant
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import NO_NOTES

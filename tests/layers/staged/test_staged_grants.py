@@ -10,9 +10,8 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent_leases, _versions
-from fdbqueue.layers.staged._recent_leases import RecentLeases
-from fdbqueue.layers.staged._versions import RecentVersion
+from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent
+from fdbqueue.layers.staged._recent import RecentLeases, RecentVersion
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.helpers.calls import entering
 from tests.helpers.clock import Clock
@@ -165,7 +164,7 @@ def test_an_ack_of_a_lease_that_was_taken_some_time_ago_reads(
     queue.enqueue(db, "a")
     staged = StagedQueue(leases)
     lease = take(staged, db)
-    monkeypatch.setattr(_recent_leases, "REMEMBER_SECONDS", -1.0)
+    monkeypatch.setattr(_recent, "REMEMBER_SECONDS", -1.0)
     reading = Reading(db)
     staged.ack(reading, lease)
     assert reading.reads > 0
@@ -236,7 +235,7 @@ def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.
     recent.note(7)
     assert [recent.take(), recent.take()] == [7, 0]
     recent.note(8)
-    monkeypatch.setattr(_versions, "RECENT_SECONDS", -1.0)
+    monkeypatch.setattr(_recent, "RECENT_SECONDS", -1.0)
     assert recent.take() == 0
 
 

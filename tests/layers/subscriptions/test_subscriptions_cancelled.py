@@ -31,7 +31,7 @@ CALL = (
     "layers/common/batcher.py",
     "layers/common/waiting.py",
     "engine/waiting.py",
-    "layers/leases/commit_if_written.py",
+    "layers/leases/taking.py",
 )
 
 

@@ -10,7 +10,7 @@ ARGUMENTS = "layers/tasks/_arguments.py"
 TASKS = "layers/tasks/_tasks.py"
 TASK = "layers/tasks/_task.py"
 SCHEDULES = "layers/schedules/_schedules.py"
-BUCKET = "layers/common/token_bucket.py"
+BUCKET = "layers/middleware/token_bucket.py"
 HANDLERS = "layers/common/handlers.py"
 CONSUMER = "layers/consumer/_handling.py"
 

@@ -13,7 +13,7 @@ from fdbqueue import FdbQueueError, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Sessions
-from fdbqueue.layers.common.token_bucket import TokenBucket
+from fdbqueue.layers.middleware.token_bucket import TokenBucket
 from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.spark.partition_log import JobKeys
 from fdbqueue.spark.sink_batches import SinkKeys

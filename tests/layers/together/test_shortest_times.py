@@ -35,7 +35,7 @@ from fdbqueue.layers import (
     Watchdog,
     exponential,
 )
-from fdbqueue.layers.common.token_bucket import TokenBucket
+from fdbqueue.layers.middleware.token_bucket import TokenBucket
 
 Call = Callable[[Queue, Any, Any], object]
 

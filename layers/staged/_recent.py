@@ -1,10 +1,4 @@
-"""Remember leases that this process took recently, and the version of the database at which they were live.
-
-An ack reads the leased item to check that the lease is still the present one. This read is not needed if the lease was
-live at a known version. Then the ack's transaction begins at that version, with a read conflict on the leased item's
-key. It commits only if no other transaction has changed the item since. It asks for no version, reads nothing, and
-takes one round trip.
-"""
+"""What a process knows from its last transactions, to save reads: its leases, the version, the next items."""
 
 from __future__ import annotations
 
@@ -12,16 +6,27 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from fdbqueue.engine.finishing import in_thread
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.engine.waiting import pause
-from fdbqueue.lowlevel import Database, Transaction
+from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Transaction
 
 from ..leases import Lease, LeaseRef
 from ..leases.holding import Live
 from ..leases.taking import Got
-from .granting import UNMARKED
+from .requests import UNMARKED
+
+# Remember leases that this process took recently, and the version of the database at which they were live.
+#
+# An ack reads the leased item to check that the lease is still the present one. This read is not needed if the
+# lease was
+# live at a known version. Then the ack's transaction begins at that version, with a read conflict on the leased
+# item's
+# key. It commits only if no other transaction has changed the item since. It asks for no version, reads nothing,
+# and
+# takes one round trip.
 
 REMEMBER_SECONDS = 3.0
 """Below the five seconds that a transaction may take until it commits."""
@@ -152,3 +157,110 @@ class RecentLeases:
         """Forget keys that a commit removed."""
         with self._lock:
             self._grants.difference_update(keys)
+
+
+# Prefetch: predict the next items from this process's last transaction.
+#
+# A transaction at the head reads a few items more than it takes. When it commits, the process knows which items are
+# at
+# the head now: a change among them would have been a conflict. The next transaction begins with this knowledge. It
+# reads
+# nothing and asks for no version. Its commit is its only round trip. (docs/adr/0043)
+#
+# It begins one version before the last commit. Several commits of one batch share a version. A transaction that
+# began at
+# that version would miss conflicts with the batch's later commits. One version earlier it conflicts with them, and
+# also
+# with the last commit's own write. So its conflict range leaves out that write: the key of the one item that was
+# taken,
+# which no other process puts back.
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """The first items of a queue; the first `taken` ones are gone."""
+
+    rows: Sequence[KeyValue]
+    taken: int
+    version: int = 0
+    """The version at which this holds, except for the item taken last."""
+
+    @property
+    def next(self) -> KeyValue:
+        """The first item that is left."""
+        return self.rows[self.taken]
+
+    def expect(self, tr: Transaction, begin: bytes) -> None:
+        """Conflict with each change from `begin` on that makes this prediction wrong. Call this before any write.
+
+        Taking one item conflicts with less. This also conflicts with a registered request, a set timer, and an item
+        that appears between two of these. In all these cases except the last, the item is not ours to take. The last
+        case happens if producers share an index.
+        """
+        end = self.rows[-1].key + b"\x00"
+        if self.taken:
+            gone = self.rows[self.taken - 1].key
+            tr.add_read_conflict_range(begin, gone)
+            begin = gone + TAKEN
+        tr.add_read_conflict_range(begin, end)
+
+    def after(self) -> Prefetch | None:
+        """Return the prediction after one more item is taken; None if no item is left in it."""
+        return Prefetch(self.rows, self.taken + 1) if self.taken + 1 < len(self.rows) else None
+
+
+# Versions that this process saw recently, so that its next reads or writes need fewer round trips.
+#
+# Nothing here decides which process gets an item. A wrong guess costs one round trip.
+
+RECENT_SECONDS = 1.0
+"""How long a version is used. Both engines check conflicts for five seconds; older versions are never needed."""
+PAUSE_CALLS = 64
+"""After a read at a version failed, so many calls don't try again."""
+
+
+class RecentVersion:
+    """A version of the database that this process saw recently.
+
+    A transaction that reads nothing may begin at it, without a round trip for a newer one. The commit orders its writes
+    anyway.
+    """
+
+    __slots__ = ("_seen_at", "_version")
+
+    def __init__(self) -> None:
+        self._version = 0
+        self._seen_at = 0.0
+
+    def note(self, version: int) -> None:
+        """Remember a version that was just committed or read; 0 or less: there is none."""
+        if version > 0:
+            self._version, self._seen_at = version, time.monotonic()
+
+    def take(self) -> int:
+        """Return the version and forget it, so that a failed attempt gets a new one. Return 0 if there is none."""
+        version, self._version = self._version, 0
+        return version if time.monotonic() - self._seen_at < RECENT_SECONDS else 0
+
+
+class OwnVersion:
+    """Whether to read at the version of one's own registration, without a round trip for a newer version.
+
+    A cluster serves that version for seconds, the embedded engine only until the next commit.
+    """
+
+    __slots__ = ("_pause",)
+
+    def __init__(self) -> None:
+        self._pause = 0
+
+    def of(self, version: int) -> int:
+        """Return the version to read at, after a registration that committed at `version`; 0: the newest."""
+        if self._pause:
+            self._pause -= 1
+            return 0
+        return max(version, 0)
+
+    def was_refused(self) -> None:
+        """Note that a read at that version failed."""
+        self._pause = PAUSE_CALLS

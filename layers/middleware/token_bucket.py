@@ -52,7 +52,7 @@ class TokenBucket(Named):
         clock: seconds since 1970, as `time.time`.
 
     >>> import fdbqueue
-    >>> from fdbqueue.layers.common.token_bucket import TokenBucket
+    >>> from fdbqueue.layers.middleware.token_bucket import TokenBucket
     >>> now = 1_000.0
     >>> bucket = TokenBucket(fdbqueue.Queue("mails"), "smtp", count=2, seconds=60, clock=lambda: now)
     >>> with fdbqueue.open("memory:") as db:
