@@ -106,7 +106,7 @@ class PagePart:
 
 check_parts: Contributions[CheckPart] = Contributions(
     leases="fdbqueue.layers.leases.reports:CHECK_PART",
-    staged="fdbqueue.layers.staged.check:CHECK_PART",
+    staged="fdbqueue.layers.staged.requests:CHECK_PART",
     subscriptions="fdbqueue.layers.subscriptions.head:CHECK_PART",
     streams="fdbqueue.layers.streams.records:CHECK_PART",
     smart="fdbqueue.layers.smart.check:CHECK_PART",
