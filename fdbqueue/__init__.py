@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.engine import Database, FDBError, Subspace, Transaction, aio, transactional
 from fdbqueue.engine import open as open  # not in __all__: a star import must not hide Python's own
+from fdbqueue.engine.verb import ELSEWHERE
 from fdbqueue.errors import (
     BulkInterrupted,
     CheckFailed,
@@ -74,6 +75,25 @@ if TYPE_CHECKING:
     from fdbqueue.verbs.renaming import RenameReport, rename
 
 __version__ = "0.2.0"
+
+ELSEWHERE.update(
+    {
+        "enqueue": {
+            **dict.fromkeys(("delay", "at", "ttl", "headers"), "Leases(queue).{verb}"),
+            **dict.fromkeys(("headers_column", "delay_column", "ttl_column"), "Leases(queue).{verb}"),
+            **dict.fromkeys(("priority", "priority_column"), "PriorityQueue(queue).{verb}"),
+            "immediate": "Subscriptions(queue).enqueue",
+            **dict.fromkeys(("session", "level"), "Sessions(queue).{verb}"),
+        },
+        "dequeue": {
+            "timeout": "StagedQueue(queue).{verb}",
+            "limit": "dequeue_many",
+            **dict.fromkeys(("duration", "consumer"), "Leases(queue).lease"),
+        },
+        "lease": {"timeout": "StagedQueue(queue).{verb}", "limit": "lease_many"},
+        "fetch": {"limit": "fetch_many"},
+    }
+)
 
 _LATER = {
     "CheckReport": "reads.check",

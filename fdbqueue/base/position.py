@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from fdbqueue.base.reprs import Shown
+from fdbqueue.base.slots import filled_by_slots
 
 NUMBER_BITS = 64
 """An index and a rank are below 2^64."""
 
 
+@filled_by_slots
 @dataclass(frozen=True, slots=True, order=True, repr=False)
 class Position(Shown):
     """An item's identity and its place in the queue's order. It is assigned once, at the item's enqueue."""

@@ -174,23 +174,8 @@ def steps_of(verb: Any, *args: Any, **terms: Any) -> Steps[Any]:
         raise explained from None
 
 
-_ELSEWHERE = {
-    "enqueue": {
-        **dict.fromkeys(("delay", "at", "ttl", "headers"), "Leases(queue).{verb}"),
-        **dict.fromkeys(("headers_column", "delay_column", "ttl_column"), "Leases(queue).{verb}"),
-        **dict.fromkeys(("priority", "priority_column"), "PriorityQueue(queue).{verb}"),
-        "immediate": "Subscriptions(queue).enqueue",
-        **dict.fromkeys(("session", "level"), "Sessions(queue).{verb}"),
-    },
-    "dequeue": {
-        "timeout": "StagedQueue(queue).{verb}",
-        "limit": "dequeue_many",
-        **dict.fromkeys(("duration", "consumer"), "Leases(queue).lease"),
-    },
-    "lease": {"timeout": "StagedQueue(queue).{verb}", "limit": "lease_many"},
-    "fetch": {"limit": "fetch_many"},
-}
-"""Parameters of verbs, and the layer's verb that has them."""
+ELSEWHERE: dict[str, dict[str, str]] = {}
+"""For each verb, the parameters that another one has, and which one. Whoever knows all verbs fills it."""
 
 
 def _explained(steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError | None:
@@ -202,7 +187,7 @@ def _explained(steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError
     verb = method.__name__
     parameters = inspect.signature(method).parameters
     for name in given:
-        elsewhere = _ELSEWHERE.get(verb.removesuffix("_many"), {}).get(name)
+        elsewhere = ELSEWHERE.get(verb.removesuffix("_many"), {}).get(name)
         if name not in parameters and elsewhere is not None:
             return TypeError(
                 f"{method.__qualname__}() got an unexpected keyword argument {name!r}: {elsewhere.format(verb=verb)}"

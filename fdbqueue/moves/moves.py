@@ -136,6 +136,9 @@ ERROR_BYTES = 1_200
 """The number of bytes of an error's text that are stored."""
 
 
+_NO_NAMES: frozenset[str] = frozenset()
+
+
 class Moves:
     """The moves of one transaction.
 
@@ -145,19 +148,6 @@ class Moves:
         now_us: the time, in microseconds, at which outcomes are stored; None: that of the wall clock.
     """
 
-    # Class attributes hold what most moves, such as those of an ack, never change: making them must be cheap.
-    _away = b""
-    _exclusive_all: str | None = None
-    _levels: dict[int | None, int] | None = None
-    _members: dict[str, dict[str, int]] | None = None
-    _returned: frozenset[str] = frozenset()
-    changed_groups: frozenset[str] = frozenset()
-    """The groups of which a member or a hold ended."""
-    returned_groups: frozenset[str] = frozenset()
-    """The groups of which a member came back."""
-    any = False
-    """Whether anything was written."""
-
     def __init__(self, tr: Transaction, layout: Layout, now_us: int | None = None) -> None:
         self._tr = tr
         self._layout = layout
@@ -165,6 +155,17 @@ class Moves:
         """Where the outcomes, the groups and the blobs of the items are kept."""
         self._now_us = now_us
         self._tally: dict[str, int] = {}
+        self._away = b""
+        self._exclusive_all: str | None = None
+        self._levels: dict[int | None, int] | None = None
+        self._members: dict[str, dict[str, int]] | None = None
+        self._returned: frozenset[str] = _NO_NAMES
+        self.changed_groups: frozenset[str] = _NO_NAMES
+        """The groups of which a member or a hold ended."""
+        self.returned_groups: frozenset[str] = _NO_NAMES
+        """The groups of which a member came back."""
+        self.any = False
+        """Whether anything was written."""
         self.subscribed = layout.known.subscribed
         """Whether to record arrivals. `ask` makes sure; for new items a guess is enough."""
         self.arrived: list[bytes] = []

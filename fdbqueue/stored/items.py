@@ -32,6 +32,7 @@ import msgspec
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
+from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE, V
@@ -100,6 +101,7 @@ class Headers(dict[str, Any]):
 _NO_HEADERS = Headers()
 
 
+@filled_by_slots
 @dataclass(frozen=True, slots=True, repr=False)
 class Item(Shown, Generic[V]):
     """An item that was taken from a queue, or browsed."""

@@ -36,7 +36,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar, cast
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position, check_position
@@ -405,16 +405,6 @@ class Layout:
         self.begin = self.available.begin
         self.end = self.available.end
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            row = TABLE.get(name) or _DERIVED.get(name)
-            if row is None:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            made = row.of(self)
-            setattr(self, name, made)
-            return made
-
     def item_key(self, position: Position) -> bytes:
         """Return the key of an item: exactly the tuple ``(queue, index, random)``, or with its rank in front."""
         return self.prefix + pack(position)
@@ -558,17 +548,28 @@ class Layout:
         return described(name_of(self.prefix))
 
 
-def _taken_off(kind: type[T]) -> dict[str, T]:
-    """Take the rows off the class: an attribute that an instance has is found at once if the class has none."""
-    found = {name: row for name, row in vars(Layout).items() if isinstance(row, kind)}
-    for name in found:
-        delattr(Layout, name)
-    return found
+class _Once:
+    """Makes an attribute when it is first asked for. Then the layout has it itself.
+
+    A `__getattr__` for this would make each use of every attribute slow.
+    """
+
+    def __init__(self, name: str, of: Callable[[Layout], Any]) -> None:
+        self._name = name
+        self._of = of
+
+    def __get__(self, layout: Layout | None, owner: type[Layout]) -> Any:
+        if layout is None:
+            raise AttributeError(f"The class Layout has no attribute {self._name!r}, but each layout has.")
+        made = layout.__dict__[self._name] = self._of(layout)
+        return made
 
 
-TABLE = _taken_off(Row)
+TABLE = {name: row for name, row in vars(Layout).items() if isinstance(row, Row)}
 """The rows of the table, by attribute."""
-_DERIVED = _taken_off(_Derived)
+for _name, _made in [*vars(Layout).items()]:
+    if isinstance(_made, Row | _Derived):
+        setattr(Layout, _name, _Once(_name, _made.of))
 OTHERS = (
     Row(("timer",), 'at_us, 0, client, "grant"', "empty; until then the client takes a grant", "layers/leases"),
     Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "ends.py"),

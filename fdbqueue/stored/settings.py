@@ -411,8 +411,7 @@ def paused_error(layout: Layout, pause: Pause) -> QueuePaused:
 _ORDERED = b"\xff"  # no index begins so, and `byte_max` keeps it
 
 
-@dataclass(frozen=True, slots=True)
-class HighWaterMark:
+class HighWaterMark(msgspec.Struct, frozen=True):
     """A queue's stored high-water mark."""
 
     index: int

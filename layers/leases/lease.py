@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
 from fdbqueue.base.position import check_position
+from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
 from fdbqueue.lowlevel import Notes, Shown, V, is_database, not_negative, positive
 
@@ -131,6 +132,7 @@ class LeaseHandle(Shown):
             raise ValueError(f"{text!r} is not a lease's handle. A handle looks like 7:72616e64:746f6b65.") from error
 
 
+@filled_by_slots
 @dataclass(frozen=True, slots=True, repr=False)
 class Lease(Shown, Generic[V]):
     """The right of one consumer to one item for some time."""

@@ -5,11 +5,12 @@ The items of an allotment are taken out, or leased. This module also collects gr
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
+from fdbqueue import Item
 from fdbqueue.engine.steps import finished
-from fdbqueue.lowlevel import KeyValue, Steps, Transaction, rows, started
-from fdbqueue.moves.taking import UNTAKEABLE, Takes, check_predicate, take_out
+from fdbqueue.lowlevel import NO_NOTES, KeyValue, Steps, Transaction, rows, started
+from fdbqueue.moves.taking import UNTAKEABLE, Takes, are_plain, check_predicate, take_out, take_plain_out
 
 from ..leases import LeaseHandle, Leases
 from ..leases.holding import held_by
@@ -170,6 +171,14 @@ class HeadDelivery(Taking):
 
         The caller adds the conflict range that makes it the first item, with no timer due.
         """
+        if are_plain(self._queue, (row,)):
+            try:
+                found = self._queue.look_at(tr, row)
+                plain = found if isinstance(found, Item) else cast("Item[Any]", await found)
+            except UNTAKEABLE:
+                return None
+            take_plain_out(tr, self._layout, (row,), (plain,))
+            return Got(plain, row.key[self._packed_at :], row.value, NO_NOTES)
         takes = Takes(tr, self._queue, self._clock_us())
         verdicts = await takes.judge([row], dequeues=True)
         if not takes.taken:

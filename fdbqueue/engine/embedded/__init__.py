@@ -4,7 +4,7 @@
 own writes and answer as a cluster does through the official binding at API version 730. The client uses the store, and
 the store knows no client. General layout of the client::
 
-    Database             creates transactions                            database.py, options.py, option_table.py
+    Database             creates transactions                            database.py, options.py
       Transaction        states, the commit, special keys                transaction.py, special_keys.py
         WriteApi         sets, clears, atomic operations                 write_api.py
           WriteBuffer    the writes so far, in order                     write_buffer.py, stacks.py

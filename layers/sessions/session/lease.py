@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position
+from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.engine.steps import finished, value_of
 from fdbqueue.lowlevel import Notes, Transaction, V, notes_of, pack, rows, started
 
@@ -113,6 +114,7 @@ class Behind:
     """The stored item of this lease as the consumer read it ahead."""
 
 
+@filled_by_slots
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class SessionLease(Lease[V]):
     """The right of one worker to one session for some time, and the item of it to work on."""

@@ -13,6 +13,7 @@ from msgspec.structs import astuple, replace
 from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.deprecation import deprecated
+from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.engine.keys import NOT_A_TUPLE, within
 from fdbqueue.lowlevel import (
     NO_NOTES,
@@ -110,6 +111,7 @@ class SessionPointer(msgspec.Struct, array_like=True, frozen=True, gc=False):
     the consumer has begun, those behind this one must be as it has read them."""
 
 
+@filled_by_slots
 @dataclass(frozen=True, slots=True)
 class Held:
     """The value of a session's lease: its pointer and, if this process read it, the item in progress."""

@@ -4,8 +4,8 @@ A transaction reads its own writes, adds read conflicts, and submits its commit 
 independent of LMDB.
 
 - `database`, `transaction`: the entry points. `read_api` and `write_api` are a transaction's two halves.
-- `write_buffer`, `stacks`: the uncommitted writes, folded by key.
+- `write_buffer`: the uncommitted writes, folded by key (`store/commit/stacks.py`).
 - `ryw_iterator`, `segments`, `pages`, `lookahead`: reads that see own writes, with the results of a cluster.
 - `futures`, `values`, `ranges`, `commits`, `watches`, `version_wait`, `pauses`: the binding's futures.
-- `options`, `option_table`, `special_keys`: options, and the keys under ``\\xff\\xff``.
+- `options`, `special_keys`: options, and the keys under ``\\xff\\xff``.
 """

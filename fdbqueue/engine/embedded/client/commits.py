@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client.futures import Future, call
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
-from fdbqueue.engine.embedded.client.stacks import Mutation, emit
+from fdbqueue.engine.embedded.client.write_buffer import MANY
+from fdbqueue.engine.embedded.store.commit.stacks import Mutation, emit
 from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
 from fdbqueue.engine.embedded.store.store import CommitRequest
 from fdbqueue.engine.errors import FDBError
@@ -36,17 +37,17 @@ class Commit(Future[None]):
     transaction's versionstamps and watches, and completes them at the end.
     """
 
-    # Class attributes hold the values that most commits never change: creating a commit must be cheap. `begin` sets the
-    # store, without which there is no request.
-    _callbacks: tuple[Callable[[Any], object], ...] = ()
-    _done = False
-    _error = 0
     _failure: Exception | None = None
-    _stamps: Sequence[PendingKey] = ()
-    _watches: Sequence[Watch] = ()
-    _request: CommitRequest | None = None
-    _go_on: Callable[[], None] | None = None  # set while reads wait for their version
-    _store: Store
+    _store: Store  # set by `begin`, without which there is no request
+
+    def __init__(self) -> None:
+        self._callbacks: tuple[Callable[[Any], object], ...] = ()
+        self._done = False
+        self._error = 0
+        self._stamps: Sequence[PendingKey] = ()
+        self._watches: Sequence[Watch] = ()
+        self._request: CommitRequest | None = None
+        self._go_on: Callable[[], None] | None = None  # set while reads wait for their version
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
@@ -86,19 +87,24 @@ class Commit(Future[None]):
             read_keys, read_ranges = [], list(tr._read_conflicts())
         else:
             read_keys, read_ranges = tr._conflict_keys() if tr._gets else [], tr._conflict_ranges
-        mutations, rows = writes.in_rows()
+        if writes.ranged or len(writes.points) >= MANY:
+            mutations, rows = writes.in_rows()
+            points = None
+        else:
+            mutations, rows, points = [], None, writes.points
         # A cluster's client makes commits conflict with themselves, unless `risky`: without reads they can be too old.
         ageless = (settings.risky or not tr._version) and not (read_keys or read_ranges)
         request = self._request = CommitRequest(
             None if ageless else tr._version,
             read_ranges,
-            writes.conflict_ranges(mutations) if writes.hushed or writes.conflicts.begins else [],
+            writes.conflict_ranges(mutations) if writes.ranged else [],
             mutations,
             settings.report_conflicts,
             read_keys,
             writes.conflict_keys(),
             None if snap is None or ageless else snap.opened_at,
             rows,
+            points,
         )
         store = self._store = tr._store
         store.submit(request)

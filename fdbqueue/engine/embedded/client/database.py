@@ -10,14 +10,17 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
 from fdbqueue.engine.closing import wake_all
-from fdbqueue.engine.embedded.client.option_table import (
+from fdbqueue.engine.embedded.client.options import (
     DEFAULT_FOR,
     MAX_WATCHES,
     MOST,
     SNAPSHOT_RYW,
     USE_CONFIG_DATABASE,
+    DatabaseOptions,
+    Settings,
+    Unsupported,
+    number,
 )
-from fdbqueue.engine.embedded.client.options import DatabaseOptions, Settings, Unsupported, number
 from fdbqueue.engine.embedded.client.ranges import KeyValue
 from fdbqueue.engine.embedded.client.transaction import Transaction, TransactionCreator
 from fdbqueue.engine.embedded.client.watches import Outstanding

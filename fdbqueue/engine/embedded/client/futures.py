@@ -11,7 +11,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from fdbqueue.engine.embedded.store.disk import forks
 from fdbqueue.engine.embedded.store.in_flight import CANCELLED, ReadSource, cancelled, waits
@@ -28,6 +28,8 @@ class Future(Generic[T]):
     """
 
     __slots__ = ("__weakref__",)
+    fpointer: ClassVar = None
+    """The client library's future, which those of the binding have (`engine.steps`)."""
 
     def wait(self) -> Any:
         raise NotImplementedError

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
 from fdbqueue.engine.embedded.client import pages
 from fdbqueue.engine.embedded.client.pages import PageLimits
 from fdbqueue.engine.embedded.client.segments import EMPTY, UNKNOWN, SegmentPosition
@@ -22,71 +25,48 @@ def requested(limits: PageLimits, extra: int, offset: int, requests: int) -> Pag
     return asked
 
 
-def skip_ahead(at: SegmentPosition, until: SegmentPosition, steps: int) -> int:
-    """Move to the last unknown segment before the next known empty range. Return how many empty keys it passed."""
-    begin, end = at.begin, at.end
-    single = 0
-    while not at.same(until) and steps > 0:
-        steps -= 1
-        if at.unreadable or at.kind == EMPTY:
-            if at.unreadable or end != begin + b"\0":
-                break
-            single += 1
-        else:
-            begin = end
-        at.next()
-        end = at.end
-    while at.unreadable or at.kind != UNKNOWN:
-        at.back()
-    return single
+def skip(at: SegmentPosition, until: SegmentPosition, steps: int, *, ahead: bool) -> int:
+    """Move to the last unknown segment before the next known empty range, towards the end or the front.
 
-
-def skip_behind(at: SegmentPosition, until: SegmentPosition, steps: int) -> int:
-    """Move like `skip_ahead`, but towards the front."""
-    begin, end = at.begin, at.end
-    single = 0
-    while not at.same(until) and steps > 0:
-        steps -= 1
-        if at.unreadable or at.kind == EMPTY:
-            if at.unreadable or end != begin + b"\0":
-                break
-            single += 1
-        else:
-            end = begin
-        at.back()
-        begin = at.begin
+    Returns how many empty keys it passed.
+    """
+    single = _pass_by(at, ahead, steps, steps, lambda: at.same(until))
     while at.unreadable or at.kind != UNKNOWN:
-        at.next()
+        if ahead:
+            at.back()
+        else:
+            at.next()
     return single
 
 
 def count_ahead(at: SegmentPosition, top: bytes, most: int) -> int:
     """Return the number of single empty keys before the next wider empty range."""
-    begin, end = at.begin, at.end
-    single = 0
-    while single < most and end < top:
-        if at.unreadable or at.kind == EMPTY:
-            if at.unreadable or end != begin + b"\0":
-                break
-            single += 1
-        else:
-            begin = end
-        at.next()
-        end = at.end
-    return max(single, 0)
+    return _pass_by(at, True, sys.maxsize, most, lambda: at.end >= top)
 
 
 def count_behind(at: SegmentPosition, most: int) -> int:
     """Count like `count_ahead`, but towards the front."""
+    return _pass_by(at, False, sys.maxsize, most, lambda: not at.begin)
+
+
+def _pass_by(at: SegmentPosition, ahead: bool, steps: int, most: int, is_there: Callable[[], bool]) -> int:
+    """Move by at most so many segments, past at most so many single empty keys. Return how many of these it passed."""
     begin, end = at.begin, at.end
     single = 0
-    while single < most and begin:
+    while steps > 0 and single < most and not is_there():
+        steps -= 1
         if at.unreadable or at.kind == EMPTY:
             if at.unreadable or end != begin + b"\0":
                 break
             single += 1
+        elif ahead:
+            begin = end
         else:
             end = begin
-        at.back()
-        begin = at.begin
-    return max(single, 0)
+        if ahead:
+            at.next()
+            end = at.end
+        else:
+            at.back()
+            begin = at.begin
+    return single

@@ -8,23 +8,39 @@ that a program could observe and that the embedded engine lacks.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.client.option_table import (
-    BYTES,
-    DATABASE_FLAGS,
-    DATABASE_NUMBERS,
-    DATABASE_TEXTS,
-    FLAGS,
-    NUMBERS,
-    TEXTS,
-)
+from fdb import fdboptions
+
 from fdbqueue.engine.errors import FDBError, FdbQueueError
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.database import Database
     from fdbqueue.engine.embedded.client.transaction import Transaction
+
+TRANSACTION_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = fdboptions.TransactionOption
+DATABASE_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = fdboptions.DatabaseOption
+"""The binding's options: number, description, and the type and meaning of the argument, by name."""
+
+DEFAULT_FOR: Final = {
+    405: 405, 500: 500, 501: 501, 502: 502, 503: 503, 504: 20, 505: 23, 506: 505, 700: 1100, 701: 701, 702: 712,
+}  # fmt: skip
+"""Database options that set an option of each later transaction."""
+
+READ_YOUR_WRITES_DISABLE: Final = 51
+INITIALIZE_NEW_DATABASE: Final = 300
+MAX_WATCHES: Final = 20
+MOST: Final = {10: 2**31 - 1, MAX_WATCHES: 1_000_000, 900: 100}
+"""The database's own numeric options, and the largest value of each. The smallest is 0."""
+TIMEOUT: Final = 500
+SNAPSHOT_RYW: Final = {26: 600, 27: 601}
+"""Database options that count up and down, as the transaction's options do."""
+USE_CONFIG_DATABASE: Final = 800
+
+PERSISTENT: Final = frozenset({500, 501, 502, 2000})
+"""Transaction options that outlive `on_error`; `reset` forgets them too."""
 
 INT_MAX: Final = 2**31 - 1
 SIZE_LIMIT: Final = 10_000_000
@@ -284,7 +300,7 @@ _SETTERS: Final[dict[int, Callable[[Settings, bytes | None], None]]] = {
     1100: _assign("bypass_unreadable", True),
     1101: _no_grv_cache,
 }
-_BARE: Final = frozenset(FLAGS.values()) - _SETTERS.keys()
+_BARE: Final = {code for code, _, kind, _ in TRANSACTION_OPTIONS.values() if kind is NoneType} - _SETTERS.keys()
 
 
 class TransactionOptions:
@@ -331,26 +347,16 @@ def _bytes(param: Any) -> bytes | None:
     return param
 
 
-def _fill(owner: type, flags: dict[str, int], numbers: dict[str, int], texts: dict[str, int]) -> None:
-    def flag(code: int) -> Callable[[Any], None]:
+def _setter(code: int, kind: type) -> Callable[..., None]:
+    """Return the method that sets an option, whose argument has that type."""
+    if kind is NoneType:
         return lambda self: self._parent._set_option(code, None)
-
-    def integer(code: int) -> Callable[[Any, int], None]:
+    if kind is int:
         return lambda self, param: self._parent._set_option(code, struct.pack("<q", param))
-
-    def text(code: int, convert: Callable[[Any], bytes | None]) -> Callable[..., None]:
-        return lambda self, param=None: self._parent._set_option(code, convert(param))
-
-    for name, code in flags.items():
-        setattr(owner, f"set_{name}", flag(code))
-    for name, code in numbers.items():
-        setattr(owner, f"set_{name}", integer(code))
-    for name, code in texts.items():
-        setattr(owner, f"set_{name}", text(code, _text))
-    if owner is TransactionOptions:
-        for name, code in BYTES.items():
-            setattr(owner, f"set_{name}", text(code, _bytes))
+    convert = _bytes if kind is bytes else _text
+    return lambda self, param=None: self._parent._set_option(code, convert(param))
 
 
-_fill(TransactionOptions, FLAGS, NUMBERS, TEXTS)
-_fill(DatabaseOptions, DATABASE_FLAGS, DATABASE_NUMBERS, DATABASE_TEXTS)
+for _owner, _options in ((TransactionOptions, TRANSACTION_OPTIONS), (DatabaseOptions, DATABASE_OPTIONS)):
+    for _name, _row in _options.items():
+        setattr(_owner, f"set_{_name}", _setter(_row[0], _row[2]))

@@ -16,10 +16,10 @@ from fdbqueue.engine.embedded.client.options import Settings
 from fdbqueue.engine.embedded.client.pages import PageLimits, RangePage, RangeSelector
 from fdbqueue.engine.embedded.client.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
 from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
-from fdbqueue.engine.embedded.client.stacks import Stack
 from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, Key, Value
 from fdbqueue.engine.embedded.client.version_wait import LateKey, LatePage, LateRead, LateValue, VersionWait
 from fdbqueue.engine.embedded.client.write_buffer import ABSENT, WriteBuffer
+from fdbqueue.engine.embedded.store.commit.stacks import Stack
 from fdbqueue.engine.embedded.store.in_flight import waits
 from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
 from fdbqueue.engine.keys import strinc
@@ -142,19 +142,21 @@ class ReadApi(TransactionRead):
     def _opened(self) -> Snapshot:
         """Return the snapshot. The first read takes it."""
         with self._lock:
-            snap = self._snap
-            if snap is None:
-                if self._version is None:
-                    snap = self._store.snapshot()
-                    self._version = snap.version
-                    self._version_since = waits.count
-                elif self._version:
-                    snap = self._store.snapshot_at(self._version)
-                    if self._version_wait is not None:
-                        self._version_wait.release()
-                else:
-                    raise FDBError(2000)  # an option declared the database new: there is nothing to read
-                self._snap = snap
+            return self._snap or self._open()
+
+    def _open(self) -> Snapshot:
+        """Take the snapshot. The caller holds the lock."""
+        if self._version is None:
+            snap = self._store.snapshot()
+            self._version = snap.version
+            self._version_since = waits.count
+        elif self._version:
+            snap = self._store.snapshot_at(self._version)
+            if self._version_wait is not None:
+                self._version_wait.release()
+        else:
+            raise FDBError(2000)  # an option declared the database new: there is nothing to read
+        self._snap = snap
         return snap
 
     def _time_left(self) -> float | None:
@@ -182,7 +184,7 @@ class ReadApi(TransactionRead):
         if self._odd or key >= TOP:
             code = self._refused(key)
             if code:
-                return FailedValue(code)
+                return FailedValue(code=code)
             if special_keys.holds(key):
                 return self._get_special(key)
         if len(key) > READ_KEY_LIMIT and len(key) > (SYSTEM_KEY_LIMIT if key[:1] == TOP else 0):
@@ -191,8 +193,8 @@ class ReadApi(TransactionRead):
             return self._value(key, snapshot)
         except FDBError as error:
             if error.code == FUTURE_VERSION:
-                return LateValue(LateRead(self, ReadApi._value, key, snapshot))
-            return FailedValue(self._failed(error))
+                return LateValue(late=LateRead(self, ReadApi._value, key, snapshot))
+            return FailedValue(code=self._failed(error))
 
     def _value(self, key: bytes, snapshot: bool) -> Value:
         settings = self._settings
@@ -203,10 +205,10 @@ class ReadApi(TransactionRead):
             if not snapshot:
                 self._conflict_ranges.append((key, key + b"\0"))
                 self._unseen_size += 2 * len(key) + 25
-            return Value(snap.get(key), snap)
+            return Value(snap.get(key), snap, waits.count)
         if snapshot and settings.snapshot_ryw <= 0:
             snap = self._opened()
-            return Value(snap.get(key), self._looked_at(key, snap))
+            return Value(snap.get(key), self._looked_at(key, snap), waits.count)
         point = writes.points.get(key, ABSENT)
         if point is ABSENT:
             if writes.ranged:
@@ -224,9 +226,9 @@ class ReadApi(TransactionRead):
         below = snap.get(key)
         value = point.value(below) if isinstance(point, Stack) else below
         if snapshot:
-            return Value(value, self._looked_at(key, snap))
+            return Value(value, self._looked_at(key, snap), waits.count)
         self._size += 2 * len(key) + 25
-        return Value(value, self._asked_again(key, snap))
+        return Value(value, self._asked_again(key, snap), waits.count)
 
     def _asked_again(self, key: bytes, snap: Snapshot) -> Snapshot | None:
         """Record a read of `key`. Return its source: `snap`, or None if the value was known."""
@@ -279,7 +281,7 @@ class ReadApi(TransactionRead):
         if self._odd:
             code = self._blocked()
             if code:
-                return FailedKey(code)
+                return FailedKey(code=code)
         elif not offset and (found := self._short_key(key + b"\0" if or_equal else key, snapshot)) is not None:
             return found
         if len(key) > READ_KEY_LIMIT:
@@ -287,7 +289,7 @@ class ReadApi(TransactionRead):
         settings = self._settings
         top = SYSTEM_TOP if settings.read_system else TOP
         if key > top:
-            return FailedKey(2004)
+            return FailedKey(code=2004)
         after = key + b"\0" if or_equal else key
         self._has_read = True
         if not after and offset <= 0 and not (settings.ryw_disabled or (snapshot and settings.snapshot_ryw <= 0)):
@@ -296,8 +298,8 @@ class ReadApi(TransactionRead):
             return self._key(after, offset, top, snapshot)
         except FDBError as error:
             if error.code == FUTURE_VERSION:
-                return LateKey(LateRead(self, ReadApi._key, after, offset, top, snapshot))
-            return FailedKey(self._failed(error))
+                return LateKey(late=LateRead(self, ReadApi._key, after, offset, top, snapshot))
+            return FailedKey(code=self._failed(error))
 
     def _key(self, after: bytes, offset: int, top: bytes, snapshot: bool) -> Key:
         with self._lock:
@@ -313,7 +315,7 @@ class ReadApi(TransactionRead):
                     self._add_conflict(found, after)
                 else:
                     self._add_conflict(after, found + b"\0")
-        return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked))
+        return Key(min(found, top) if found < pages.BEYOND else top, self._told_by(asked), waits.count)
 
     def _short_key(self, end: bytes, snapshot: bool) -> Key | None:
         """Read the last key below `end` from the snapshot.
@@ -326,7 +328,7 @@ class ReadApi(TransactionRead):
             if self._gets or self._fresh or self._known or not self._writes.empty:
                 return None
             try:
-                snap = self._snap or self._opened()
+                snap = self._snap or self._open()
                 found = snap.last_below(end)
             except FDBError:
                 return None
@@ -337,7 +339,7 @@ class ReadApi(TransactionRead):
             self._known_since = waits.count
             if not snapshot:
                 self._add_conflict(found, end)
-        return Key(found, snap)
+        return Key(found, snap, waits.count)
 
     # -- ranges --------------------------------------------------------------------------------------------------
 
@@ -396,7 +398,7 @@ class ReadApi(TransactionRead):
                 if begin < known_end and known < end:
                     return None
             try:
-                snap = self._snap or self._opened()
+                snap = self._snap or self._open()
                 if limit == 1:
                     rows = snap.rows(begin, end, 1, reverse)
                     more = bool(rows)
@@ -662,7 +664,7 @@ class SnapshotReads(TransactionRead):
             found = snap.get(key)
         except FDBError:
             return tr._get(key, True)
-        return Value(found, tr._looked_at(key, snap))
+        return Value(found, tr._looked_at(key, snap), waits.count)
 
     def get_key(self, key_selector: Any) -> Key:
         key = key_selector.key

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from fdbqueue.engine.embedded.client import pages
 from fdbqueue.engine.embedded.client.intervals import Intervals
-from fdbqueue.engine.embedded.client.lookahead import count_ahead, count_behind, requested, skip_ahead, skip_behind
+from fdbqueue.engine.embedded.client.lookahead import count_ahead, count_behind, requested, skip
 from fdbqueue.engine.embedded.client.pages import PageLimits, RangePage, RangeSelector
 from fdbqueue.engine.embedded.client.segments import EMPTY, LAST, ROW, UNKNOWN, SegmentPosition
 from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
@@ -187,7 +187,7 @@ class RywIterator:
                 ahead = at.copy()
                 single = 0
                 if at.begin < until.begin:
-                    single = min(skip_ahead(ahead, until, allowance + LOOKAHEAD), allowance)
+                    single = min(skip(ahead, until, allowance + LOOKAHEAD, ahead=True), allowance)
                 if not ahead.same(until):
                     ask_end = RangeSelector(ahead.end, 1)
                     if end.offset < 1:
@@ -321,7 +321,7 @@ class RywIterator:
                 behind = at.copy()
                 single = 0
                 if at.begin > until.begin:
-                    single = min(skip_behind(behind, until, allowance + LOOKAHEAD), allowance)
+                    single = min(skip(behind, until, allowance + LOOKAHEAD, ahead=False), allowance)
                 if not behind.same(until):
                     ask_begin = RangeSelector(behind.begin, 1)
                     if begin.offset > 1:

@@ -58,7 +58,7 @@ def get(tr: Transaction, key: bytes) -> Value:
         return Value(None)  # a cluster's client finds no next key and reads an empty range
     page = get_range(tr, RangeSelector(key, 1), RangeSelector(key + b"\0", 1), 0, UNLIMITED, False)
     if page._error:
-        return FailedValue(page._error)
+        return FailedValue(code=page._error)
     rows = page.wait()[0]
     return Value(rows[0].value if rows else None)
 

@@ -22,13 +22,14 @@ from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
 from fdbqueue.engine.embedded.client.commits import Commit
 from fdbqueue.engine.embedded.client.futures import Future, FutureInt64, FutureVoid
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
-from fdbqueue.engine.embedded.client.option_table import (
+from fdbqueue.engine.embedded.client.options import (
     INITIALIZE_NEW_DATABASE,
     PERSISTENT,
     READ_YOUR_WRITES_DISABLE,
     TIMEOUT,
+    Settings,
+    TransactionOptions,
 )
-from fdbqueue.engine.embedded.client.options import Settings, TransactionOptions
 from fdbqueue.engine.embedded.client.pages import RangeSelector
 from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, RetryPause
 from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
@@ -65,6 +66,8 @@ class Transaction(WriteApi):
     _persistent: list[tuple[int, bytes | None]] | None = None  # options set here that outlive errors
     _retries = 0
     _stamps: tuple[PendingKey, ...] = ()
+    marker_claim: object = None
+    """What `engine.marker` keeps here for a `transactional` function; None: this is no transaction of one."""
 
     def __init__(self, db: Database) -> None:
         self._watches = []
@@ -74,11 +77,14 @@ class Transaction(WriteApi):
         self._created = time.monotonic()
         self._writes = WriteBuffer()
         self._gets = {}
-        self._known = None
+        self._known = self._snap = self._version = self._version_wait = self._commit = self._pause = None
         self._conflict_ranges = []
+        self._fresh = self._stamps = ()
+        self._only_looked = False
+        self._known_since = self._size = self._read_error = 0
         self._settings = settings = db._settings
+        self._odd = settings.odd
         if settings.odd:
-            self._odd = True
             self._deferred = settings.error
 
     def _start(self) -> None:
@@ -286,9 +292,9 @@ class Transaction(WriteApi):
         except FDBError:
             return self._get(key, False)
         if key in self._gets or self._fresh or self._known is not None:
-            value = Value(found, self._asked_again(key, snap))
+            value = Value(found, self._asked_again(key, snap), waits.count)
         else:
-            value = Value(found, snap)
+            value = Value(found, snap, waits.count)
             self._gets[key] = waits.count
         self._size += 2 * len(key) + 25
         return value
@@ -449,7 +455,7 @@ class Transaction(WriteApi):
         """Return the future of the commit's 10-byte versionstamp. Call this before the commit."""
         code = self._blocked()
         if code:
-            return FailedKey(code)
+            return FailedKey(code=code)
         stamp = PendingKey(weakref.WeakMethod(self._time_left))
         self._stamps = (*self._stamps, stamp)
         return stamp

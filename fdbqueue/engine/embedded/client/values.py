@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from fdbqueue.engine.embedded.client.futures import Future, Pending, call
 from fdbqueue.engine.embedded.store.in_flight import ReadSource, cancelled, waits
@@ -109,17 +111,18 @@ for _name in dir(bytes):
         setattr(FutureString, _name, _delegate(_name))
 
 
-class Read(FutureString):
-    """The result of a read. Without a `source` it was known before: see `store.in_flight`."""
+class Read(FutureString, msgspec.Struct, eq=False):
+    """The result of a read. Without a source it was known before: see `store.in_flight`.
 
-    __slots__ = ("_asked_at", "_source", "_value")
-    comes_at_once = True
+    Every read makes one, so it has no `__init__` in Python.
+    """
+
+    _value: bytes | None = None
+    _source: ReadSource | None = None
+    _asked_at: int = 0
+    """The count of `waits` at the time of the read, if there is a source."""
+    comes_at_once: ClassVar = True
     """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
-
-    def __init__(self, value: bytes | None, source: ReadSource | None = None) -> None:
-        self._value = value
-        self._source = source
-        self._asked_at = waits.count
 
     @property
     def value(self) -> Any:
@@ -172,10 +175,8 @@ class Read(FutureString):
         self._source = cancelled(self._source, self._asked_at)
 
 
-class Value(Read):
+class Value(Read, eq=False):
     """The value of a key, or None if the key has none."""
-
-    __slots__ = ()
 
     def present(self) -> bool:
         """Return whether the key has a value."""
@@ -184,10 +185,8 @@ class Value(Read):
         return self._value is not None
 
 
-class Key(Read):
+class Key(Read, eq=False):
     """The key that a selector names."""
-
-    __slots__ = ()
 
 
 class ByValue(FutureString):
@@ -203,28 +202,20 @@ class ByValue(FutureString):
         return self.value is not None
 
 
-class FailedValue(ByValue, Value):
+class FailedValue(ByValue, Value, eq=False):
     """The error of a failed read of a key."""
 
-    __slots__ = ("code",)
-
-    def __init__(self, code: int) -> None:
-        super().__init__(None)
-        self.code = code
+    code: int = 0
 
     @property
     def value(self) -> Any:
         raise FDBError(self.code)
 
 
-class FailedKey(ByValue, Key):
+class FailedKey(ByValue, Key, eq=False):
     """The error of a failed key selector."""
 
-    __slots__ = ("code",)
-
-    def __init__(self, code: int) -> None:
-        super().__init__(None)
-        self.code = code
+    code: int = 0
 
     @property
     def value(self) -> Any:

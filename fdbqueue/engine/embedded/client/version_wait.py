@@ -182,23 +182,23 @@ class _Late:
     __slots__ = ()
     comes_at_once = False
 
-    _late: LateRead
+    late: LateRead
 
     def is_ready(self) -> bool:
-        return self._late.is_ready()
+        return self.late.is_ready()
 
     def block_until_ready(self) -> None:
-        self._late.block_until_ready()
+        self.late.block_until_ready()
 
     def on_ready(self, callback: Callable[[Any], object]) -> None:
-        self._late.on_ready(lambda _: callback(self))
+        self.late.on_ready(lambda _: callback(self))
 
     def cancel(self) -> None:
-        self._late.cancel()
+        self.late.cancel()
 
     def under_way(self) -> bool:
         """Return whether the read still waits."""
-        return not self._late.is_ready()
+        return not self.late.is_ready()
 
 
 class _LateString(_Late, ByValue):
@@ -206,41 +206,33 @@ class _LateString(_Late, ByValue):
 
     @property
     def value(self) -> Any:
-        return self._late.answer().value
+        return self.late.answer().value
 
 
-class LateValue(_LateString, Value):
+class LateValue(_LateString, Value, eq=False, kw_only=True):
     """The value of a key."""
 
-    __slots__ = ("_late",)
-
-    def __init__(self, late: LateRead) -> None:
-        super().__init__(None)
-        self._late = late
+    late: LateRead
 
     def let_fail(self) -> None:
         """Allow the transaction to commit if the read fails."""
-        self._late.may_fail = True
+        self.late.may_fail = True
 
 
-class LateKey(_LateString, Key):
+class LateKey(_LateString, Key, eq=False, kw_only=True):
     """The key that a selector names."""
 
-    __slots__ = ("_late",)
-
-    def __init__(self, late: LateRead) -> None:
-        super().__init__(None)
-        self._late = late
+    late: LateRead
 
 
 class LatePage(_Late, FutureKeyValueArray):
     """A page of rows."""
 
-    __slots__ = ("_late",)
+    __slots__ = ("late",)
 
     def __init__(self, late: LateRead) -> None:
         super().__init__()
-        self._late = late
+        self.late = late
 
     def wait(self) -> Any:
-        return self._late.answer().wait()
+        return self.late.answer().wait()

@@ -20,7 +20,6 @@ from fdbqueue.engine.embedded.client.read_api import (
     ReadApi,
     cut,
 )
-from fdbqueue.engine.embedded.client.stacks import Stack
 from fdbqueue.engine.embedded.store.commit.atomics import (
     ADD,
     APPEND_IF_FITS,
@@ -40,6 +39,7 @@ from fdbqueue.engine.embedded.store.commit.atomics import (
     VALUE_SIZE_LIMIT,
     stamp_position,
 )
+from fdbqueue.engine.embedded.store.commit.stacks import Stack
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.keys import strinc
 
@@ -421,17 +421,13 @@ def operation(code: int, *, buffered: bool) -> Any:
             and len(param) <= VALUE_SIZE_LIMIT
         ):
             writes = self._writes
-            with self._lock:  # two threads may count at the same key
-                if not (
-                    key in writes.points
-                    or writes.unreadable.begins
-                    or writes.quiet
-                    or (writes.ranged and key in writes.clears)
-                ):
-                    # The usual case, a counter: as `_atomic_operation` and `WriteBuffer.mutate` do it.
+            if not (writes.ranged and (writes.unreadable.begins or writes.quiet or key in writes.clears)):
+                # The usual case, a counter: as `_atomic_operation` and `WriteBuffer.mutate` do it. Two threads may
+                # count at the same key: the second one finds the stack of the first, and takes the lock.
+                stack = Stack([(code, param)])
+                writes.empty = writes.plain = False
+                if writes.points.setdefault(key, stack) is stack:
                     self._size += 3 * len(key) + len(param) + MUTATION_BYTES + 25
-                    writes.points[key] = Stack([(code, param)])
-                    writes.empty = writes.plain = False
                     return
         self._atomic_operation(code, key, param)
 

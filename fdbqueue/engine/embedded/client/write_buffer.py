@@ -23,7 +23,6 @@ from itertools import chain, islice
 from typing import Final
 
 from fdbqueue.engine.embedded.client.intervals import Intervals, Range
-from fdbqueue.engine.embedded.client.stacks import INDEPENDENT, Mutation, Point, Stack, emit
 from fdbqueue.engine.embedded.store.commit.atomics import (
     CLEAR_RANGE,
     SET,
@@ -32,6 +31,7 @@ from fdbqueue.engine.embedded.store.commit.atomics import (
     VERSIONSTAMPED,
 )
 from fdbqueue.engine.embedded.store.commit.request import PutRows
+from fdbqueue.engine.embedded.store.commit.stacks import INDEPENDENT, Mutation, Point, Stack, emit
 
 ABSENT: Final = object()
 _FEW: Final = 32
@@ -61,17 +61,19 @@ class WriteBuffer:
     early: list[Mutation]
     """Mutations that the commit applies before all others: see `make_unreadable`."""
     edges, quiet, stamped, early = [], set(), [], []
-    hushed = False
+    hushed: bool
     """Whether any write has no write conflict."""
-    empty = True
-    plain = True
+    empty: bool
+    plain: bool
     """Whether all writes are sets and clears of keys with write conflicts. A set is then one store into `points`."""
-    ranged = False
+    ranged: bool
     """Whether there is more than single keys with write conflicts: cleared ranges, unreadable ones, quiet keys."""
 
     def __init__(self) -> None:
         self.points: dict[bytes, Point] = {}
         self._keys: list[bytes] = []
+        self.empty = self.plain = True
+        self.ranged = self.hushed = False
 
     def _prepare(self) -> None:
         """Create the collections that start as shared empty ones of the class."""
@@ -401,10 +403,10 @@ class WriteBuffer:
 
     def conflict_keys(self) -> list[bytes]:
         """Return the single keys with write conflicts. `conflicts` has the ranges."""
-        keys, quiet = self._keys, self.quiet
+        keys = self._keys
         if len(keys) != len(self.points):
             keys = self.ordered()
-        return [key for key in keys if key not in quiet] if quiet else keys
+        return [key for key in keys if key not in self.quiet] if self.ranged and self.quiet else keys
 
     def conflict_ranges(self, mutations: list[Mutation]) -> list[Range]:
         """Return the write conflict ranges, and as (end, begin) the writes that only concern watches."""

@@ -26,14 +26,20 @@ _SEEK_LIMIT: Final = 511
 class Snapshot(ReadSource):
     """The database at `version`. Any thread may use it; every read raises 1007 after eviction."""
 
-    _any_long: bool | None = None
-    _closed = False
     _shut = False
-    _sharers: dict[Snapshot, None] | None = None
 
     def __init__(
-        self, txn: Any, dbs: Databases, version: int, opened_at: float, forget: Callable[[Snapshot, None], object]
+        self,
+        txn: Any,
+        dbs: Databases,
+        version: int,
+        opened_at: float,
+        forget: Callable[[Snapshot, None], object],
+        any_long: bool | None = None,
     ) -> None:
+        self._any_long = any_long
+        self._closed = False
+        self._sharers: dict[Snapshot, None] | None = None
         self._txn = txn
         self._dbs = dbs
         self._lock = threading.Lock()
@@ -55,7 +61,7 @@ class Snapshot(ReadSource):
             try:
                 if 0 < len(key) <= DIRECT_KEY:
                     stored: bytes | None = self._txn.get(key)
-                    return None if stored is None else opened(self._dbs, key, stored)
+                    return opened(self._dbs, key, stored) if stored is not None and self._dbs.checked else stored
                 return LongKeys(self._txn, self._dbs).get(key)
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
@@ -73,11 +79,11 @@ class Snapshot(ReadSource):
                 return []
             try:
                 if self._any_long is None:
-                    self._any_long = txn.cursor(self._dbs.long).first()  # as `LongKeys.any_long`, without a call
+                    self._any_long = self._dbs.no_long.seen(txn, self._dbs)
                 if self._any_long:
                     return list(islice(LongKeys(txn, self._dbs).rows(begin, end, reverse), limit or None))
                 rows = (_down if reverse else _up)(txn, self._dbs.data, begin, end, limit)
-                return opened_all(self._dbs, rows)
+                return opened_all(self._dbs, rows) if self._dbs.checked else rows
             except lmdb.Error as error:
                 raise explain(self._dbs.path, error) from error
 
@@ -89,7 +95,7 @@ class Snapshot(ReadSource):
                 raise self._gone()
             try:
                 if self._any_long is None:
-                    self._any_long = txn.cursor(self._dbs.long).first()
+                    self._any_long = self._dbs.no_long.seen(txn, self._dbs)
                 if self._any_long:
                     return next((key for key, _ in LongKeys(txn, self._dbs).rows(b"", end, True)), None)
                 cursor = txn.cursor(self._dbs.data)

@@ -228,7 +228,9 @@ class Store:
             except lmdb.Error as error:
                 trouble = error
             else:
-                snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
+                dbs = self._dbs
+                any_long = False if dbs.no_long.until == txn_id else None
+                snapshot = Snapshot(txn, dbs, version, self._seconds(), self._forget, any_long)
                 self._open[snapshot] = None
                 if not self._snapshot_reaper.awake:
                     self._snapshot_reaper.wake()
@@ -462,21 +464,27 @@ class Store:
 
     # -- forks ---------------------------------------------------------------------------------------------------
 
+    def abandon(self) -> list[Any]:
+        """Drop all objects of the parent process; return those that must not be freed in the child."""
+        self._forked = True
+        self.__class__ = _Inherited
+        kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
+        kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
+        return kept
+
+
+class _Inherited(Store):
+    """A store in a forked child, before the child uses it. Only here attributes are missing: others stay fast."""
+
     def __getattr__(self, name: str) -> Any:
-        """Open the files again in a forked child, where `abandon` has removed the attributes."""
+        """Open the files again, since `abandon` has removed the attributes."""
         if name not in _WORK:
             raise AttributeError(name)
         with _stores_lock:
             if name not in self.__dict__:
                 self._begin_work()
+                self.__class__ = Store  # type: ignore[assignment]
         return self.__dict__[name]
-
-    def abandon(self) -> list[Any]:
-        """Drop all objects of the parent process; return those that must not be freed in the child."""
-        self._forked = True
-        kept: list[Any] = [self.__dict__.pop(name, None) for name in _WORK]
-        kept.extend([snapshot.abandon() for snapshot in list(kept[_WORK.index("_open")] or ())])
-        return kept
 
 
 _WORK = (

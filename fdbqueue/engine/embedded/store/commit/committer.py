@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 import lmdb
 
 from fdbqueue.engine.embedded.store.clock import StoreClock
-from fdbqueue.engine.embedded.store.commit.applying import apply, put_rows
+from fdbqueue.engine.embedded.store.commit.applying import apply, apply_points, put_rows
 from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
 from fdbqueue.engine.embedded.store.commit.process_scheduler import HOLDER, LAST, ProcessScheduler
 from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
@@ -375,6 +375,7 @@ class Committer:
             raise
         self._last_txn = txn_id
         self.newest = (txn_id, version)
+        self._dbs.no_long.committed(txn_id)
         recent.tail, recent.last_version, recent.last_time_us = tail, version, now
         recent.fresh.append((version, now, made))
         self._unforgotten += 1
@@ -425,9 +426,12 @@ class Committer:
                 continue
             request.error = None
             try:
-                request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
-                if request.rows is not None:
-                    put_rows(txn, dbs, request.rows)
+                if request.points is not None:
+                    apply_points(txn, dbs, request.write_keys, request.points)
+                else:
+                    request.stamped = apply(txn, dbs, request.mutations, version, len(accepted))
+                    if request.rows is not None:
+                        put_rows(txn, dbs, request.rows)
             except (ArithmeticError, LookupError, TypeError, ValueError, lmdb.BadValsizeError) as cause:
                 raise Broken(request, cause) from cause
             accepted.append(request)

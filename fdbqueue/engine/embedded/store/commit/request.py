@@ -9,9 +9,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from fdbqueue.engine.embedded.store.commit.stacks import Mutation, Point, emit
 from fdbqueue.engine.embedded.store.log.write_set import Range
-
-Mutation = tuple[int, bytes, bytes]
 
 _SET: Final = 0
 
@@ -56,6 +55,7 @@ class CommitRequest(msgspec.Struct, eq=False, weakref=True):
         write_keys: Single keys that are written: short for ``(key, key + b"\\0")`` in `write_ranges`.
         opened_at: When the snapshot was taken (`Snapshot.opened_at`). A commit more than 5 s later fails with 1007.
         rows: Sets that apply after the mutations; for transactions with many of them.
+        points: In place of mutations, what is written to each of `write_keys`: a transaction's map of writes as it is.
 
     The request owns the lists from then on: the caller must not change them.
     """
@@ -70,6 +70,7 @@ class CommitRequest(msgspec.Struct, eq=False, weakref=True):
     write_keys: list[bytes] = []
     opened_at: float | None = None
     rows: PutRows | None = None
+    points: Mapping[bytes, Point] | None = None
     done: bool = False
     version: int = -1
     """Committed version."""
@@ -97,10 +98,21 @@ class CommitRequest(msgspec.Struct, eq=False, weakref=True):
 
     def size(self) -> int:
         """Return how many mutations there are, `rows` included."""
+        if self.points is not None:
+            return len(self.write_keys)
         return len(self.mutations) if self.rows is None else len(self.mutations) + len(self.rows)
 
     def all_mutations(self) -> list[Mutation]:
-        """Return the mutations, `rows` among them."""
+        """Return the mutations, `points` or `rows` among them."""
+        if self.points is not None:
+            found: list[Mutation] = []
+            for key in self.write_keys:
+                point = self.points[key]
+                if isinstance(point, bytes):
+                    found.append((_SET, key, point))
+                else:
+                    emit(key, point, found)
+            return found
         return self.mutations if self.rows is None else [*self.mutations, *((_SET, *row) for row in self.rows)]
 
     def reads(self) -> bool:

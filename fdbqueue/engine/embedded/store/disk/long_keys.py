@@ -12,7 +12,7 @@ Most databases have no long key. A caller that knows this (`any_long`) reads and
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fdbqueue.engine.embedded.store.disk.checksums import opened, sealed
@@ -23,6 +23,30 @@ EMPTY_KEY: Final = bytes(8)
 
 
 Row = tuple[bytes, bytes]
+
+
+class NoLong:
+    """What this process knows without a look: in which states of the folder no key is long."""
+
+    __slots__ = ("until", "written")
+
+    def __init__(self) -> None:
+        self.until = -1
+        """The number of LMDB's transaction after which there was none."""
+        self.written = False
+        """Whether this process has written one, committed or not."""
+
+    def seen(self, txn: Any, dbs: Databases) -> bool:
+        """Look whether there is a long key in a snapshot, and return it."""
+        found: bool = txn.cursor(dbs.long).first()
+        if not found:
+            self.until = txn.id()
+        return found
+
+    def committed(self, txn_id: int) -> None:
+        """Take the next commit of this process: there is still no long key if it wrote none."""
+        if self.until == txn_id - 1 and not self.written:
+            self.until = txn_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +64,7 @@ class Databases:
     meta: Any
     top: Any
     """The environment's own database, where LMDB keeps the roots of the others."""
+    no_long: NoLong = field(default_factory=NoLong)
 
 
 class LongKeys:
@@ -67,6 +92,7 @@ class LongKeys:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Set `key`, and create the levels that it needs."""
+        self._dbs.no_long.written = True
         db, level, rest = self._data, b"", key
         fresh = 0
         while len(level) + len(rest) > DIRECT_KEY:

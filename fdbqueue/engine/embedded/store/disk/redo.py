@@ -28,6 +28,7 @@ from typing import Final
 import msgspec
 
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
+from fdbqueue.engine.embedded.store.commit.stacks import Mutation
 from fdbqueue.engine.embedded.store.disk import data_file, folder
 from fdbqueue.engine.errors import StorageError
 
@@ -59,14 +60,14 @@ _decode: Final = msgspec.msgpack.Decoder(Redo).decode
 
 def encode(version: bytes, time_us: int, requests: Sequence[CommitRequest], room: int) -> bytes | None:
     """Return the redo of a commit; None if it has more than `room` bytes or too many mutations."""
-    if len(requests) == 1 and requests[0].rows is None:
-        mutations = [requests[0].mutations]  # as most commits
-        size = len(mutations[0])
-    else:
-        size, mutations = sum(request.size() for request in requests), []
-    if size > MOST_MUTATIONS:
-        return None
-    redo = _encode((version, time_us, mutations or [request.all_mutations() for request in requests]))
+    mutations: list[list[Mutation]] = []
+    size = 0
+    for request in requests:
+        size += request.size()
+        if size > MOST_MUTATIONS:
+            return None
+        mutations.append(request.all_mutations())
+    redo = _encode((version, time_us, mutations))
     return redo if len(redo) <= room else None
 
 
