@@ -40,8 +40,8 @@ from fdbqueue.cli.output import (
     write_lines,
 )
 from fdbqueue.engine.api import Database
+from fdbqueue.engine.embedded.store.disk.data_file import Damage, check_pages
 from fdbqueue.engine.embedded.store.disk.layout import DATA
-from fdbqueue.engine.embedded.store.disk.pages import Damage, check_pages
 from fdbqueue.engine.keys import below
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.sessions import SessionStats

@@ -3,13 +3,11 @@
 It exports everything that user code needs beside a queue, under the official binding's names, for both engines.
 """
 
-from fdbqueue.engine.api import Database, ReadTransaction, Transaction
-from fdbqueue.engine.decorator import transactional
+from fdbqueue.engine.api import Database, KeySelector, ReadTransaction, StreamingMode, Transaction
 from fdbqueue.engine.errors import FDBError, predicates
 from fdbqueue.engine.keys import SingleFloat, Subspace, Versionstamp, strinc, tuple
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.engine.steps import aio
-from fdbqueue.engine.streaming import StreamingMode
+from fdbqueue.engine.transactional import transactional
 from fdbqueue.engine.url import open
 
 __all__ = [

@@ -12,11 +12,70 @@ Source: FoundationDB's documentation, "Python API".
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar, overload, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar, overload, runtime_checkable
 
-from fdbqueue.engine.selector import KeySelector
+# The binding's key selectors, for transactions of both engines.
+#
+# In range reads, the binding accepts only its own class, and checks with ``isinstance``. Importing that class loads
+# the C
+# library. So our class returns the binding's class as its ``__class__`` when the binding is loaded. The binding's
+# own
+# lazy strings return ``bytes`` in the same way.
+
+
+class KeySelector:
+    """A key relative to a reference: the `offset`-th key from the last one before (or at) `key`.
+
+    >>> KeySelector.first_greater_than(b"a") + 1
+    KeySelector(b'a', True, 2)
+    """
+
+    __slots__ = ("key", "offset", "or_equal")
+
+    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+        self.key = key
+        self.or_equal = or_equal
+        self.offset = offset
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __class__(self) -> type:
+            binding = sys.modules.get("fdb.impl")
+            return KeySelector if binding is None else getattr(binding, "KeySelector", KeySelector)
+
+    def __add__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset + offset)
+
+    def __sub__(self, offset: int) -> KeySelector:
+        return KeySelector(self.key, self.or_equal, self.offset - offset)
+
+    @classmethod
+    def last_less_than(cls, key: Any) -> KeySelector:
+        return cls(key, False, 0)
+
+    @classmethod
+    def last_less_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, True, 0)
+
+    @classmethod
+    def first_greater_than(cls, key: Any) -> KeySelector:
+        return cls(key, True, 1)
+
+    @classmethod
+    def first_greater_or_equal(cls, key: Any) -> KeySelector:
+        return cls(key, False, 1)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The default asks for an object of the class that `__class__` returns.
+        return KeySelector, (self.key, self.or_equal, self.offset)
+
+    def __repr__(self) -> str:
+        return f"KeySelector({self.key!r}, {self.or_equal!r}, {self.offset!r})"
+
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -208,3 +267,18 @@ class Database(Writes, Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+
+
+# Streaming modes of range reads, with the binding's numbers and names.
+
+
+class StreamingMode:
+    """How many rows a range read fetches at a time. It is a hint for the cluster; the embedded engine ignores it."""
+
+    want_all: Final = -2
+    iterator: Final = -1
+    exact: Final = 0
+    small: Final = 1
+    medium: Final = 2
+    large: Final = 3
+    serial: Final = 4

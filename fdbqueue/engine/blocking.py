@@ -6,11 +6,13 @@ For verbs that read a whole queue, page by page. All other verbs are steps from 
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
-from fdbqueue.engine.steps import value_of
+from fdbqueue.engine.steps import Steps, run, value_of
 
 T = TypeVar("T")
 
@@ -78,3 +80,83 @@ class _BlockedWork(Generic[T]):
             self._error = error
         self._done.set()
         callback(self)
+
+
+# Threads that do work for callers that have gone. A process that ends waits for them.
+
+_log = logging.getLogger("fdbqueue.engine")
+
+_AT_WORK: set[threading.Thread] = set()
+"""The threads that finish work of this process for callers that have gone."""
+FINISH_SECONDS = 5.0
+"""How long a process that ends waits for work that others depend on: the longest time of a transaction."""
+
+
+def in_thread(steps: Steps[Any]) -> None:
+    """Run `steps` in a new thread, for callers that can't wait. Their errors are only logged."""
+    start(run, steps)
+
+
+def unfinished() -> list[threading.Thread]:
+    """Return the threads that finish calls of this process that were cancelled: they may put items back."""
+    return [thread for thread in _AT_WORK.copy() if thread.is_alive()]  # none is in a forked child
+
+
+def start(target: Callable[..., object], *args: Any) -> None:
+    """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
+
+    def work() -> None:
+        try:
+            target(*args)
+        except Exception:  # noqa: BLE001 - no caller is left to get it
+            _log.info("Work for a call that was cancelled has failed.", exc_info=True)
+        finally:
+            _AT_WORK.discard(thread)
+
+    thread = threading.Thread(target=work, name="fdbqueue-finish", daemon=True)
+    _AT_WORK.add(thread)
+    thread.start()
+    # At its end, a process waits for threads that are not daemons, before the cluster's client is stopped.
+    threading.Thread(target=thread.join, args=(FINISH_SECONDS,), name="fdbqueue-finishing").start()
+
+
+# Wake the calls that wait for a change when a database is closed. The binding has no call that ends its watches.
+#
+# A call that is woken looks again, and then gets the error of a closed database. A call on another database looks
+# again
+# in vain, and goes on waiting.
+
+LOOK_SECONDS = 5.0
+"""The longest time of a transaction. A call that began to look before a close begins to wait this much later, or
+sooner."""
+AGAIN_SECONDS = 0.5
+
+_waiting: set[Callable[[], None]] = set()
+_closed_at = -LOOK_SECONDS
+
+
+def wake_at_close(wake: Callable[[], None], seconds: float | None) -> float | None:
+    """Register a call that begins to wait, and return how long it may wait. It then calls `end_wait`.
+
+    Args:
+        wake: ends the wait, from any thread.
+        seconds: how long it wants to wait; None: no limit.
+    """
+    _waiting.add(wake)
+    if time.monotonic() - _closed_at > LOOK_SECONDS:
+        return seconds
+    # It may have looked before a close, and its database may be the closed one.
+    return AGAIN_SECONDS if seconds is None else min(seconds, AGAIN_SECONDS)
+
+
+def end_wait(wake: Callable[[], None]) -> None:
+    """Forget a call that has ended its wait."""
+    _waiting.discard(wake)
+
+
+def wake_all() -> None:
+    """Wake all calls that wait. A database that was closed calls this."""
+    global _closed_at
+    _closed_at = time.monotonic()
+    for wake in list(_waiting):
+        wake()

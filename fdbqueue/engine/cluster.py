@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fdbqueue.engine.api import Future
-from fdbqueue.engine.closing import wake_all
+from fdbqueue.engine.blocking import wake_all
 from fdbqueue.engine.errors import ANSWER_SECONDS, TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
 from fdbqueue.engine.steps import wait_in_thread
 from fdbqueue.engine.waiting import Promise

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
-from fdbqueue.engine.decorator import transactional
 from fdbqueue.engine.keys import strinc
+from fdbqueue.engine.transactional import transactional
 
 
 def _load() -> ModuleType:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.api import Future
-from fdbqueue.engine.closing import end_wait, wake_at_close
+from fdbqueue.engine.blocking import end_wait, wake_at_close
 from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
 from fdbqueue.engine.steps import Steps, value_of
 

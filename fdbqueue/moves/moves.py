@@ -17,8 +17,8 @@ from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import within
-from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows, started, value_of
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.moves.ends import begin_sweep, count_members, group_record, parts_of_ends, settle
 from fdbqueue.moves.rescue import FoundNotes, found_notes
 from fdbqueue.stored.counters import as_count, count, count_levels

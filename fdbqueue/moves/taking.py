@@ -31,8 +31,8 @@ import msgspec
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import KeyValue, Transaction
-from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, started
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.errors import CheckFailed, CodecError, FormatError
 from fdbqueue.moves.ends import CANCELLED, group_record
 from fdbqueue.moves.moves import Moves

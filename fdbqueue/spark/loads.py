@@ -26,11 +26,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from msgspec import structs
 
-from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.decorator import transactional
-from fdbqueue.engine.selector import KeySelector
+from fdbqueue.engine.api import Database, KeySelector, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, run, value_of
-from fdbqueue.engine.transactional import attempts, only_database
+from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
 from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import refuse_smart

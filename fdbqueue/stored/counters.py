@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from fdbqueue.base.reprs import Shown
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import rows, value_of
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.own_rows import own_rows

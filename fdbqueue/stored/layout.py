@@ -16,7 +16,7 @@ An operation log has its own subspace, apart from its queue: ``(log, versionstam
 
 The catalogue has one key for each queue, outside all queues: `CATALOGUE`, and then the queue's prefix (`catalogue.py`).
 It begins with a byte that begins no tuple and no directory. So do the commit markers of `transactional` functions:
-`TRANSACTIONS`, client and slot (`engine/marker.py`).
+`TRANSACTIONS`, client and slot (`engine/transactional.py`).
 
 >>> from fdbqueue import Position
 >>> from fdbqueue.stored.layout import Layout
@@ -40,9 +40,9 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position, check_position
+from fdbqueue.engine.api import KeySelector
 from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.selector import KeySelector
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.known import Known
 from fdbqueue.stored.shapes import Shape

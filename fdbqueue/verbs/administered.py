@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar, get_args
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, rows, value_of
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import ChecksBypassed
 from fdbqueue.moves.admission import without_quota

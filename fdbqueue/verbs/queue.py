@@ -25,9 +25,8 @@ from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.marker import asks_marker
 from fdbqueue.engine.steps import Steps, begun, rows, value_of
-from fdbqueue.engine.transactional import attempts, is_database, only_transaction
+from fdbqueue.engine.transactional import asks_marker, attempts, is_database, only_transaction
 from fdbqueue.engine.verb import verb
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import ENTRIES, Admission, Entry

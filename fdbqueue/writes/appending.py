@@ -13,9 +13,9 @@ from typing import Any
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Future, Transaction
-from fdbqueue.engine.marker import asks_marker
-from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.engine.optional import set_rows
 from fdbqueue.engine.steps import value_of
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.moves.admission import Admission, Entry, check_terms, give_up_to, mark_smart, refuse_plain_items
 from fdbqueue.moves.moves import Moves, Span, announce
 from fdbqueue.stored.catalogue import forget_queue

@@ -16,8 +16,8 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
-from fdbqueue.engine.marker import SlotClaim
 from fdbqueue.engine.steps import Steps, value_of
+from fdbqueue.engine.transactional import SlotClaim
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission, may_fit_in_parts, wait_for_room
 from fdbqueue.stored.items import INLINE_BYTES, PLAIN, chunks_of, envelope

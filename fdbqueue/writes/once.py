@@ -3,7 +3,7 @@
 A commit can fail with 1021: it may or may not have taken effect. A blind retry would enqueue twice, or dequeue a second
 item and lose the first. So a self-committing transaction also writes a commit marker. The marker is unique to the
 attempt, and only one caller uses its key at a time. After an unknown outcome the caller reads the marker and learns it.
-(`fdbqueue/engine/marker.py`, docs/adr/0007)
+(`fdbqueue/engine/transactional.py`, docs/adr/0007)
 
 The marker's key is ``(queue, "once", client, slot)``. It must not be among the keys of another queue, so that a call of
 an object that does not know its queue to be registered looks at other names first. (docs/adr/0160)
@@ -19,10 +19,9 @@ from typing import Any, TypeVar
 
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
-from fdbqueue.engine.marker import Client, SlotClaim
+from fdbqueue.engine.optional import no_turn
 from fdbqueue.engine.steps import Steps, begun, value_of
-from fdbqueue.engine.transactional import connected
-from fdbqueue.engine.turns import no_turn
+from fdbqueue.engine.transactional import Client, SlotClaim, connected
 from fdbqueue.errors import QueueFull
 from fdbqueue.moves.admission import wait_for_room
 from fdbqueue.stored.layout import Layout

@@ -28,8 +28,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE
-from fdbqueue.engine.finishing import in_thread
 from fdbqueue.engine.waiting import Promise, first_of, until_changed
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, value_of
 

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-from fdbqueue.engine.finishing import start
+from fdbqueue.engine.blocking import start
 from fdbqueue.engine.steps import value_of, wait_in_thread
 from fdbqueue.engine.waiting import Promise, until_changed
 from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, run

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from fdbqueue import CodecError, FormatError
+from fdbqueue.engine.blocking import FINISH_SECONDS, unfinished
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
-from fdbqueue.engine.finishing import FINISH_SECONDS, unfinished
 from fdbqueue.lowlevel import FDBError, Transaction, run_async, value_of
 from fdbqueue.stored.known import LOOK_SECONDS
 

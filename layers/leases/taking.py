@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 from msgspec.structs import replace
 
 from fdbqueue import CheckFailed, CodecError, FormatError, Item, Queue
-from fdbqueue.engine.finishing import in_thread
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.lowlevel import (
     NO_NOTES,
     TAKEN,

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, cast, overload
 from fdbqueue import Queue
 from fdbqueue.base.times import clock_us
 from fdbqueue.engine.keys import Versionstamp, behind, is_within, strinc
-from fdbqueue.engine.marker import asks_marker
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.lowlevel import (
     Database,
     FDBError,

@@ -47,7 +47,7 @@ from functools import partial
 from typing import Any, Literal
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
-from fdbqueue.engine.marker import asks_marker
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.lowlevel import (
     Database,
     Future,

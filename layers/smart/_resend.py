@@ -59,7 +59,7 @@ from typing import cast
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine.keys import behind
-from fdbqueue.engine.marker import asks_marker
+from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,

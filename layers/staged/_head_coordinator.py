@@ -1,7 +1,7 @@
 """Coordinate the calls of one process with other processes that take items from the same head.
 
 An uncontended process fulfills the registered requests in their order, and takes its own items behind them, in one
-transaction. Where processes take turns (`fdbqueue.engine.turns`), each of them does that. Elsewhere a process that
+transaction. Where processes take turns (`fdbqueue.engine.optional`), each of them does that. Elsewhere a process that
 meets a conflict, or met others lately, registers a request by a blind write. The requests
 and the items in front of a request assign items to it. The process takes these items while other processes take theirs,
 and these transactions do not conflict (docs/adr/0078). A process without assigned items waits. It watches its own grant
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from operator import methodcaller
 
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, predicates
-from fdbqueue.engine.versions import conflict_since
+from fdbqueue.engine.optional import conflict_since
 from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started, value_of
 
 from ..common.batcher import Alarm, Batcher

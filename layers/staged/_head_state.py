@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass
 from enum import StrEnum
 
-from fdbqueue.engine.turns import shares_turns
+from fdbqueue.engine.optional import shares_turns
 from fdbqueue.lowlevel import Database
 
 from .requests import Request

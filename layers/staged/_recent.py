@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fdbqueue.engine.finishing import in_thread
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.engine.waiting import pause
 from fdbqueue.lowlevel import TAKEN, Database, KeyValue, Transaction

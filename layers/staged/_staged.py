@@ -13,8 +13,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 from fdbqueue import CheckReport, Item, LeaseLost, Position, Queue, QueueFull
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.engine.turns import has_turns
-from fdbqueue.engine.versions import committed_version, conflict_since
+from fdbqueue.engine.optional import committed_version, conflict_since, has_turns
 from fdbqueue.lowlevel import (
     ByPosition,
     Database,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fdbqueue.engine.errors import NOT_COMMITTED
-from fdbqueue.engine.members import own_process, set_mark
+from fdbqueue.engine.optional import own_process, set_mark
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction, keep_out, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES

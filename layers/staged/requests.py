@@ -18,7 +18,7 @@ from msgspec import structs
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine.keys import stamped
-from fdbqueue.engine.members import has_mark, own_process, process_is_dead
+from fdbqueue.engine.optional import has_mark, own_process, process_is_dead
 from fdbqueue.lowlevel import (
     UNREADABLE,
     CheckPart,

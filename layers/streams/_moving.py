@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, Queue
 from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.keys import behind
-from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.engine.optional import set_rows
 from fdbqueue.lowlevel import (
     TAKEN,
     AdaptiveLimit,

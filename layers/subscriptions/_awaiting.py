@@ -25,7 +25,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fdbqueue import LeaseLost
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, value_of
 from fdbqueue.stored.layout import RANDOM_BYTES
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.engine.closing import LOOK_SECONDS
+from fdbqueue.engine.blocking import LOOK_SECONDS
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.spark.options import STREAM, parse
 from fdbqueue.spark.stream_source import StreamSource

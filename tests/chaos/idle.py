@@ -13,7 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.processes import Processes, kill_9

@@ -128,13 +128,13 @@ MUTANTS = (
     ),
     Mutant(
         "the marker is not read after an unknown outcome",
-        "fdbqueue/engine/marker.py",
+        "fdbqueue/engine/transactional.py",
         (("if value.present() and bytes(value) == doubt[0]:", "if value is None:"),),
         tests=("tests/queue/test_once.py::test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again",),
     ),
     Mutant(
         "a transactional body writes no marker",
-        "fdbqueue/engine/marker.py",
+        "fdbqueue/engine/transactional.py",
         (("        claim.is_asked = True\n", "        claim.is_asked = False\n"),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_handler_that_acks_in_its_own_transaction_has_done_its_item",
@@ -261,7 +261,7 @@ MUTANTS = (
     ),
     Mutant(
         "an attempt keeps what an earlier one asked",
-        "fdbqueue/engine/marker.py",
+        "fdbqueue/engine/transactional.py",
         (("        claim.is_asked = False\n        result", "        result"),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_an_attempt_whose_calls_only_look_is_repeated",
@@ -1159,7 +1159,7 @@ MUTANTS = (
     ),
     Mutant(
         "another PID namespace is not noticed",
-        "fdbqueue/engine/embedded/store/disk/folder_lock.py",
+        "fdbqueue/engine/embedded/store/disk/locks.py",
         (("                    if stranger is None:\n", "                    if True:\n"),),
         tests=(
             "tests/concurrency/test_pid_namespaces.py::test_a_process_of_another_namespace_is_refused_and_told_by_whom",
@@ -1710,19 +1710,19 @@ MUTANTS = (
     ),
     Mutant(
         "a check of a file does not compare a page's number",
-        "fdbqueue/engine/embedded/store/disk/pages.py",
+        "fdbqueue/engine/embedded/store/disk/data_file.py",
         (("        if own != number:", "        if False:"),),
         tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
     ),
     Mutant(
         "a check of a file does not look at the order of keys",
-        "fdbqueue/engine/embedded/store/disk/pages.py",
+        "fdbqueue/engine/embedded/store/disk/data_file.py",
         (('                raise _Wrong("its keys are not in order")\n', "                pass\n"),),
         tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
     ),
     Mutant(
         "a check of a file does not count rows",
-        "fdbqueue/engine/embedded/store/disk/pages.py",
+        "fdbqueue/engine/embedded/store/disk/data_file.py",
         (("        if len(self.damages) == before and self._counts != told:", "        if False:"),),
         tests=("tests/cli/test_check_file.py::test_damage_inside_a_page_is_found",),
     ),
@@ -1928,7 +1928,7 @@ MUTANTS = (
     ),
     Mutant(
         "a row that was changed on the disk is read as it is",
-        "fdbqueue/engine/embedded/store/disk/checksums.py",
+        "fdbqueue/engine/embedded/store/disk/rows.py",
         (
             ("    if crc32(key + stored) != WHOLE:\n", "    if False:\n"),
             ('        if crc32(BETWEEN.join(map(b"".join, block))) == WHOLE:\n', "        if True:\n"),
@@ -1937,13 +1937,13 @@ MUTANTS = (
     ),
     Mutant(
         "a counter that was changed on the disk is added to",
-        "fdbqueue/engine/embedded/store/commit/applying.py",
+        "fdbqueue/engine/embedded/store/commit/request.py",
         (("                if crc32(key + old) != WHOLE:\n", "                if False:\n"),),
         tests=("tests/unit/test_store_checksums.py::test_each_read_of_a_changed_row_names_it",),
     ),
     Mutant(
         "the check of a file compares no checksums",
-        "fdbqueue/engine/embedded/store/disk/pages.py",
+        "fdbqueue/engine/embedded/store/disk/data_file.py",
         (("crc32(key + stored) != checksums.WHOLE", "False"),),
         tests=("tests/unit/test_store_checksums.py::test_the_check_of_a_file_names_a_changed_row",),
     ),
@@ -2184,7 +2184,7 @@ MUTANTS = (
     ),
     Mutant(
         "a folder whose format can not be read has no checksums",
-        "fdbqueue/engine/embedded/store/disk/pages.py",
+        "fdbqueue/engine/embedded/store/disk/data_file.py",
         (("self.checked: bool | None = None", "self.checked: bool | None = False"),),
         tests=("tests/cli/test_check_file.py::test_it_is_unknown_whether_rows_of_a_damaged_table_have_checksums",),
     ),

@@ -17,7 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.cli import errors
 from fdbqueue.cli.looking import harmed
 from fdbqueue.engine.embedded.store.disk import data_file, layout
-from fdbqueue.engine.embedded.store.disk.pages import FREE, Damage, PagesReport, check_pages
+from fdbqueue.engine.embedded.store.disk.data_file import FREE, Damage, PagesReport, check_pages
 from fdbqueue.stored.layout import Layout
 from tests.cli.conftest import Run
 

@@ -14,8 +14,8 @@ from unittest.mock import patch
 
 import pytest
 
-from fdbqueue.engine.embedded.store.notify import changes, notifier
-from fdbqueue.engine.embedded.store.notify.notifier import Notifier
+from fdbqueue.engine.embedded.store import notification
+from fdbqueue.engine.embedded.store.notification import Notifier
 from fdbqueue.engine.embedded.store.store import Store
 from tests.helpers.processes import Processes
 from tests.helpers.stores import opened, put
@@ -25,8 +25,8 @@ FOREVER = 3600.0
 
 @pytest.fixture
 def never_looks_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifier, "LONGEST_SLEEP", FOREVER)
-    monkeypatch.setattr(notifier, "DEAF_SLEEP", FOREVER)
+    monkeypatch.setattr(notification, "LONGEST_SLEEP", FOREVER)
+    monkeypatch.setattr(notification, "DEAF_SLEEP", FOREVER)
 
 
 def heard(store: Store, key: bytes = b"a") -> threading.Event:
@@ -90,9 +90,9 @@ def for_other_files_only() -> Any:
 def test_without_notifications_a_watcher_polls(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch, system: Callable[[], Any]
 ) -> None:
-    monkeypatch.setattr(notifier, "_libc", system())
+    monkeypatch.setattr(notification, "_libc", system())
     descriptors = len(os.listdir("/dev/fd"))
-    listener = notifier.Listener(str(tmp_path), bytearray(1))
+    listener = notification.Listener(str(tmp_path), bytearray(1))
     assert len(os.listdir("/dev/fd")) == descriptors, "nothing is left open"
     listener.close()
     with opened(tmp_path) as store:
@@ -117,7 +117,7 @@ def test_no_notification_is_sent_while_no_process_sleeps(tmp_path: Path) -> None
 
 @pytest.mark.usefixtures("never_looks_by_itself")
 def test_the_commits_of_a_busy_process_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes, "REST_SECONDS", FOREVER)
+    monkeypatch.setattr(notification, "REST_SECONDS", FOREVER)
     with opened(tmp_path, durability="relaxed") as store:
         heard(store, b"b")
         until_asleep(store)

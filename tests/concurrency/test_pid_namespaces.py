@@ -13,7 +13,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue, StorageError
-from fdbqueue.engine.embedded.store.disk import folder_lock, namespaces
+from fdbqueue.engine.embedded.store.disk import locks
 from tests.helpers.namespaces import contained, enter, need
 from tests.helpers.processes import Processes
 from tests.helpers.stores import store_of
@@ -95,7 +95,7 @@ def test_an_older_version_that_has_no_mark_is_no_reason_to_refuse(
     containers: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(namespaces, "join", lambda *_: None)
+        patched.setattr(locks, "join", lambda *_: None)
         db = fdbqueue.open(f"file:{tmp_path}")
     with db:
         db[b"a"] = b""
@@ -103,7 +103,7 @@ def test_an_older_version_that_has_no_mark_is_no_reason_to_refuse(
 
 
 def wait_for_a_short_command(folder: Path, begins: Any) -> None:
-    folder_lock.NAMESPACE_PATIENCE_SECONDS = 30.0  # type: ignore[misc]  # of this process
+    locks.NAMESPACE_PATIENCE_SECONDS = 30.0  # type: ignore[misc]  # of this process
     begins.set()
     use(folder)
 
@@ -174,7 +174,7 @@ def test_a_system_without_namespaces_opens_folders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     if missing == "the file":
-        monkeypatch.setattr(namespaces, "_NAMESPACE", "/nowhere")
+        monkeypatch.setattr(locks, "_NAMESPACE", "/nowhere")
     else:
         monkeypatch.delattr(fcntl, missing)
     use(tmp_path)

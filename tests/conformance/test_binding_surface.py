@@ -15,14 +15,13 @@ import fdb.fdboptions
 import pytest
 
 from fdbqueue.engine import StreamingMode, Subspace, api
-from fdbqueue.engine.answers import in_few_steps
-from fdbqueue.engine.embedded.client import futures, ranges, read_api, transaction, values
+from fdbqueue.engine.embedded.client import futures, pages, read_api, transaction
 from fdbqueue.engine.embedded.client.commits import Commit
 from fdbqueue.engine.embedded.client.database import Database
 from fdbqueue.engine.embedded.client.options import DatabaseOptions, TransactionOptions
-from fdbqueue.engine.embedded.client.watches import Watch
-from fdbqueue.engine.set_rows import set_rows
-from fdbqueue.engine.steps import rows, run
+from fdbqueue.engine.embedded.client.pending import Watch
+from fdbqueue.engine.optional import set_rows
+from fdbqueue.engine.steps import in_few_steps, rows, run
 
 CLASSES: dict[str, type] = {
     "Database": Database,
@@ -32,11 +31,11 @@ CLASSES: dict[str, type] = {
     "Future": futures.Future,
     "FutureVoid": Commit,
     "FutureInt64": futures.FutureInt64,
-    "FutureString": values.FutureString,
-    "Value": values.Value,
-    "Key": values.Key,
-    "FDBRange": ranges.FDBRange,
-    "KeyValue": ranges.KeyValue,
+    "FutureString": futures.FutureString,
+    "Value": futures.Value,
+    "Key": futures.Key,
+    "FDBRange": pages.FDBRange,
+    "KeyValue": pages.KeyValue,
 }
 LEFT_OUT = {
     ("_TransactionCreator", "declare_asynchronous_transactions"),  # of the binding's event models
@@ -109,7 +108,7 @@ def test_every_streaming_mode_has_the_bindings_number() -> None:
 
 @pytest.mark.parametrize("name", [name for name in dir(bytes) if not name.startswith("_")])
 def test_a_lazy_value_has_every_method_of_bytes(name: str) -> None:
-    assert callable(getattr(values.Value, name))
+    assert callable(getattr(futures.Value, name))
 
 
 def test_a_watch_and_a_commit_are_futures() -> None:

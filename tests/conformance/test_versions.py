@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace, Versionstamp
-from fdbqueue.engine.embedded.client.values import PendingKey
+from fdbqueue.engine.embedded.client.futures import PendingKey
 
 
 def code_of(call: Any) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine import FDBError, Subspace, strinc
-from fdbqueue.engine.set_rows import set_rows
+from fdbqueue.engine.optional import set_rows
 from tests.conformance.model import ATOMICS, combined
 
 VALUES = [None, b"", b"\x01", b"\xff\x00\x10", b"some longer text"]

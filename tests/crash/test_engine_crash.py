@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.log.log_rows import encode
+from fdbqueue.engine.embedded.store import commit_log
+from fdbqueue.engine.embedded.store.commit_log import encode
 from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import commit, contents, opened, put, sets, view
@@ -155,7 +155,7 @@ def die(path: str, point: str, commits: int) -> None:
         death.strike("applied")
         return encode(*parts)
 
-    vars(log_rows)["encode"] = encode_and_die
+    vars(commit_log)["encode"] = encode_and_die
     store = Store.open(path, {"durability": "relaxed"})
     store.faults = death
     acknowledged = os.open(f"{path}.acknowledged.0", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -23,7 +23,7 @@ import pytest
 
 from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.commit.request import PutRows
-from fdbqueue.engine.embedded.store.disk import redo
+from fdbqueue.engine.embedded.store.disk import disk
 from fdbqueue.engine.embedded.store.disk.disk import Durable
 from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from fdbqueue.errors import StorageError
@@ -94,9 +94,9 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     with opened(folder):  # a power cut while a database is made may leave none
         pass
     witness = Witness(folder / "data.mdb")
-    put_label, sync, roll_back = redo.Labels._put, Durable._sync, redo.roll_back
+    put_label, sync, roll_back = disk.Labels._put, Durable._sync, disk.roll_back
 
-    def seen_label(labels: redo.Labels, txn: int, content: bytes) -> None:
+    def seen_label(labels: disk.Labels, txn: int, content: bytes) -> None:
         put_label(labels, txn, content)
         witness.wrote()
 
@@ -111,9 +111,9 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
         witness.waited()
         return found
 
-    monkeypatch.setattr(redo.Labels, "_put", seen_label)
+    monkeypatch.setattr(disk.Labels, "_put", seen_label)
     monkeypatch.setattr(Durable, "_sync", seen_sync)
-    monkeypatch.setattr(redo, "roll_back", seen_roll_back)
+    monkeypatch.setattr(disk, "roll_back", seen_roll_back)
     return witness
 
 
@@ -281,7 +281,7 @@ def test_a_copy_is_trusted_as_it_is(folder: Path, tmp_path: Path) -> None:
     with opened(folder) as store:
         put(store, (b"a", b"1"))
         store.files.env.copy(str(copy))
-    assert redo.roll_back(str(copy)) is None
+    assert disk.roll_back(str(copy)) is None
     with opened(copy, MovableClock(b"elsewhere")) as store:
         assert contents(store) == [(b"a", b"1")]
 

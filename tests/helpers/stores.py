@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fdbqueue.engine.embedded.store.clock import StoreClock
+from fdbqueue.engine.embedded.store.opening import StoreClock
 from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 
 Row = tuple[bytes, bytes]

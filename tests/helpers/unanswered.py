@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.engine.finishing import unfinished
+from fdbqueue.engine.blocking import unfinished
 from tests.helpers.held import TransactionOf
 from tests.helpers.standin import StandIn
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Self
 
 from fdbqueue import FDBError
-from fdbqueue.engine.marker import TRANSACTIONS
+from fdbqueue.engine.transactional import TRANSACTIONS
 from fdbqueue.stored.layout import FAMILIES
 from tests.helpers.standin import StandIn
 

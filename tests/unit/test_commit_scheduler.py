@@ -12,10 +12,9 @@ from typing import cast
 
 import pytest
 
-from fdbqueue.engine.embedded.store.commit import commit_scheduler, process_scheduler
-from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
-from fdbqueue.engine.embedded.store.commit.process_scheduler import ProcessScheduler
+from fdbqueue.engine.embedded.store.commit import scheduling
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
+from fdbqueue.engine.embedded.store.commit.scheduling import CommitScheduler, Gathering, ProcessScheduler, TimeSlices
 
 FOREVER = 1e6
 START = 10**9
@@ -40,9 +39,9 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(process_scheduler, "time", clock)
-    monkeypatch.setattr(commit_scheduler, "monotonic", clock.monotonic)
-    monkeypatch.setattr(commit_scheduler, "LONGEST_LINE", FOREVER)
+    monkeypatch.setattr(scheduling, "time", clock)
+    monkeypatch.setattr(scheduling, "monotonic", clock.monotonic)
+    monkeypatch.setattr(scheduling, "LONGEST_LINE", FOREVER)
     return clock
 
 
@@ -54,15 +53,13 @@ def test_a_process_keeps_its_turn_however_often_it_commits(
 ) -> None:
     mine, theirs = two(tmp_path, monkeypatch)
     mine.wait()
-    for _ in range(process_scheduler.TURN_NS // process_scheduler.QUIET_NS):
-        clock.now += process_scheduler.QUIET_NS - 1
+    for _ in range(scheduling.TURN_NS // scheduling.QUIET_NS):
+        clock.now += scheduling.QUIET_NS - 1
         mine.wait()
     theirs.wait()
-    assert clock.now == START + process_scheduler.TURN_NS
+    assert clock.now == START + scheduling.TURN_NS
     mine.wait()
-    assert clock.now == START + process_scheduler.TURN_NS + process_scheduler.QUIET_NS, (
-        "theirs was lost, as they did not commit"
-    )
+    assert clock.now == START + scheduling.TURN_NS + scheduling.QUIET_NS, "theirs was lost, as they did not commit"
 
 
 def test_a_process_that_has_nothing_to_commit_loses_its_turn(
@@ -73,7 +70,7 @@ def test_a_process_that_has_nothing_to_commit_loses_its_turn(
     clock.now += 100_000
     mine.wait()
     theirs.wait()
-    assert clock.now == START + 100_000 + process_scheduler.QUIET_NS
+    assert clock.now == START + 100_000 + scheduling.QUIET_NS
 
 
 def test_an_active_process_is_checked_more_and_more_rarely(
@@ -91,7 +88,7 @@ def test_an_active_process_is_checked_more_and_more_rarely(
     mine.wait()
     monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=True))
     theirs.wait()
-    quiet, turn = process_scheduler.QUIET_NS, process_scheduler.TURN_NS
+    quiet, turn = scheduling.QUIET_NS, scheduling.TURN_NS
     assert slept == [quiet, 2 * quiet, 4 * quiet, turn - 7 * quiet]
 
     monkeypatch.setattr(clock, "sleep", partial(sleep, goes_on=False))
@@ -120,7 +117,7 @@ def test_a_thread_that_gets_a_turn_and_stops_committing_leaves_no_thread_asleep(
     def have_the_turn() -> None:
         assert not turns.sleep(CommitRequest(), [], lead), "nobody else is about"
         over.wait()
-        turns._trust = commit_scheduler.QUIET_SECONDS
+        turns._trust = scheduling.QUIET_SECONDS
         assert turns.sleep(last, pending, lead), "it hands the turn on, and sleeps"
 
     holder = threading.Thread(target=have_the_turn, daemon=True)
@@ -132,12 +129,12 @@ def test_a_thread_that_gets_a_turn_and_stops_committing_leaves_no_thread_asleep(
     other = sleeping(turns, second, pending)
     finish(turns, first, second)
 
-    clock.now += round(commit_scheduler.TURN_SECONDS * 1e9) + 1
+    clock.now += round(scheduling.TURN_SECONDS * 1e9) + 1
     over.set()
     joined(one)
     asleep = [other, holder]
     while asleep:
-        clock.now += round(commit_scheduler.QUIET_SECONDS * 1e9) + 1
+        clock.now += round(scheduling.QUIET_SECONDS * 1e9) + 1
         asleep.remove(first_to_end(asleep))  # whichever of them looks out
 
 
@@ -145,12 +142,12 @@ def test_a_thread_keeps_an_expired_turn_until_it_sleeps(clock: Clock) -> None:
     turns, first = TimeSlices(), CommitRequest()
     turns.sleep(CommitRequest(), [], threading.Lock())
     one = sleeping(turns, first)
-    clock.now += round(commit_scheduler.TURN_SECONDS * 1e9) - 1
+    clock.now += round(scheduling.TURN_SECONDS * 1e9) - 1
     turns.sleep(CommitRequest(), [], threading.Lock())
     clock.now += 2
     finish(turns, first)
     assert turns._holder == threading.get_ident(), "two who are awake would wait for the interpreter in turns"
-    clock.now += round(commit_scheduler.QUIET_SECONDS * 1e9)
+    clock.now += round(scheduling.QUIET_SECONDS * 1e9)
     joined(one)
 
 
@@ -163,7 +160,7 @@ def test_a_request_done_before_its_thread_sleeps_is_returned_at_once(clock: Cloc
 
 def test_an_active_thread_is_checked_more_and_more_rarely(clock: Clock) -> None:
     turns = TimeSlices()
-    quiet, longest = commit_scheduler.QUIET_SECONDS, commit_scheduler.LONGEST_TRUST
+    quiet, longest = scheduling.QUIET_SECONDS, scheduling.LONGEST_TRUST
     assert looks(turns, clock, goes_on_for=5) == pytest.approx([quiet, 2 * quiet, 4 * quiet, longest, longest])
     assert looks(turns, clock, goes_on_for=1) == pytest.approx([quiet]), "it is known that it may go away"
 
@@ -171,7 +168,7 @@ def test_an_active_thread_is_checked_more_and_more_rarely(clock: Clock) -> None:
 def test_a_sleeping_thread_becomes_the_deputy_of_the_turn_holder(clock: Clock) -> None:
     turns = TimeSlices()
     turns._deputy = 1
-    assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([commit_scheduler.QUIET_SECONDS])
+    assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([scheduling.QUIET_SECONDS])
     assert turns._deputy == threading.get_ident(), "so the other one need not wake anybody for it"
 
 
@@ -199,7 +196,7 @@ def looks(turns: TimeSlices, clock: Clock, *, goes_on_for: int, holder: int = 1)
 @pytest.fixture
 def led(monkeypatch: pytest.MonkeyPatch) -> threading.Lock:
     """Have somebody lead, so that everybody else sleeps until woken."""
-    monkeypatch.setattr(commit_scheduler, "LONGEST_SLEEP", FOREVER)
+    monkeypatch.setattr(scheduling, "LONGEST_SLEEP", FOREVER)
     lead = threading.Lock()
     lead.acquire()
     return lead

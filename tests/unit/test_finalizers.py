@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded.client.watches import Outstanding
-from fdbqueue.engine.embedded.store.notify.changes import Changes
+from fdbqueue.engine.embedded.client.pending import Outstanding
+from fdbqueue.engine.embedded.store.notification import Changes
 from tests.helpers.stores import store_of
 
 

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import StorageError
 from fdbqueue.engine.embedded.store import backup
 from fdbqueue.engine.embedded.store.disk import folder
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from tests.helpers.stores import opened, store_of
 
 NAMES = sorted(folder.NAMES - {"owner"})
@@ -175,15 +175,15 @@ OPENING = {"open", "fdopen", "read_bytes", "read_text", "write_bytes", "write_te
 OPENING |= {"copyfile", "copy2", "mkstemp", "mknod", "truncate", "link", "symlink", "symlink_to", "NamedTemporaryFile"}
 ELSEWHERE = {
     # What is opened there is no file of a database's folder, or a descriptor that `folder.open_file` gave.
-    ("store/clock.py", "_BOOT_ID.read_bytes"),
-    ("store/disk/lock_owners.py", "_LOCKS.read_text"),
-    ("store/disk/lock_owners.py", "Path(f'/proc/{pid}/stat').read_bytes"),
-    ("store/disk/lock_owners.py", "Path(f'/proc/{thread}/status').read_text"),
-    ("store/disk/writer_lock.py", "_MAPS.read_text"),
+    ("store/opening.py", "_BOOT_ID.read_bytes"),
+    ("store/disk/locks.py", "_LOCKS.read_text"),
+    ("store/disk/locks.py", "Path(f'/proc/{pid}/stat').read_bytes"),
+    ("store/disk/locks.py", "Path(f'/proc/{thread}/status').read_text"),
+    ("store/disk/locks.py", "_MAPS.read_text"),
     ("store/disk/files.py", "os.open"),  # folders, to wait for their names (_keep_names)
     ("store/disk/data_file.py", "os.fdopen"),
     ("store/disk/data_file.py", "file.truncate"),
-    ("store/disk/redo.py", "os.fdopen"),
+    ("store/disk/disk.py", "os.fdopen"),
     ("store/backup.py", "Store.open"),
     ("client/database.py", "Store.open"),
     ("__init__.py", "Database.open"),

@@ -17,7 +17,7 @@ from fdbqueue import Queue, StorageError
 from fdbqueue.cli import opening
 from fdbqueue.engine.embedded.store import backup
 from fdbqueue.engine.embedded.store.disk import folder
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from fdbqueue.layers import Leases
 from tests.helpers.processes import Processes
 

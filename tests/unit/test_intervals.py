@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.write_buffer import Intervals, Range
 
 KEYS = [bytes([number]) for number in range(12)]
 MOST = bytes([len(KEYS)])

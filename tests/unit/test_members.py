@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue import StorageError
 from fdbqueue.engine.embedded.store import members as module
 from fdbqueue.engine.embedded.store.members import MARKS, Members
-from fdbqueue.engine.members import has_mark, own_process, process_is_dead, set_mark
+from fdbqueue.engine.optional import has_mark, own_process, process_is_dead, set_mark
 from tests.helpers.processes import Processes, kill_9
 
 

@@ -10,10 +10,9 @@ from unittest.mock import patch
 import pytest
 
 import fdbqueue
-from fdbqueue.engine.embedded.client.watches import Outstanding
-from fdbqueue.engine.embedded.store.log.log_rows import Commit, encode
-from fdbqueue.engine.embedded.store.notify.changes import Changes
-from fdbqueue.engine.embedded.store.notify.notifier import Notifier
+from fdbqueue.engine.embedded.client.pending import Outstanding
+from fdbqueue.engine.embedded.store.commit_log import Commit, encode
+from fdbqueue.engine.embedded.store.notification import Changes, Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.engine.embedded.store.disk import checksums, files, layout
-from fdbqueue.engine.embedded.store.disk.pages import check_pages
+from fdbqueue.engine.embedded.store.disk import files, layout, rows
+from fdbqueue.engine.embedded.store.disk.data_file import check_pages
 from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from fdbqueue.errors import StorageError
 from tests.compat.make import fill
@@ -56,7 +56,7 @@ def stored(folder: Path) -> list[tuple[bytes, bytes, bytes]]:
 
 
 def all_whole(folder: Path) -> bool:
-    return all(crc32(key + value) == checksums.WHOLE for _, key, value in stored(folder))
+    return all(crc32(key + value) == rows.WHOLE for _, key, value in stored(folder))
 
 
 def plain() -> AbstractContextManager[object]:
@@ -164,16 +164,16 @@ def test_a_long_range_names_its_first_changed_row(tmp_path: Path, wrong: set[int
 
 
 def test_rows_together_have_the_number_of_one() -> None:
-    rows = [key + value + crc32(key + value).to_bytes(4, "little") for key, value in ROWS]
-    assert crc32(checksums.BETWEEN, checksums.WHOLE) == 0
-    assert all(crc32(checksums.BETWEEN.join(rows[:count])) == checksums.WHOLE for count in range(1, len(rows) + 1))
+    stored = [key + value + crc32(key + value).to_bytes(4, "little") for key, value in ROWS]
+    assert crc32(rows.BETWEEN, rows.WHOLE) == 0
+    assert all(crc32(rows.BETWEEN.join(stored[:count])) == rows.WHOLE for count in range(1, len(stored) + 1))
 
 
 READS_AND_WRITES = {
-    "commit/applying.py": {"get": 1, "put": 1, "putmulti": 2},
+    "commit/request.py": {"get": 2, "put": 2, "putmulti": 2},
+    "commit_log.py": {"get": 2, "item": 1, "iternext": 1, "put": 2},
     "disk/files.py": {"get": 3, "put": 3},
-    "disk/long_keys.py": {"get": 1, "iternext": 1, "iterprev": 1, "put": 1},
-    "log/log_rows.py": {"get": 2, "item": 1, "iternext": 1, "put": 2},
+    "disk/rows.py": {"get": 1, "iternext": 1, "iterprev": 1, "put": 1},
     "snapshot.py": {"get": 1, "iternext": 1, "iterprev": 1, "value": 2},
 }
 """Where values come from LMDB, and go there. All pass `checksums`, but for ``meta`` and the log's tail.
@@ -199,11 +199,11 @@ def test_no_other_code_reads_or_writes_rows() -> None:
 def test_a_change_of_up_to_four_bytes_in_a_row_is_always_found(at: int, bits: bytes, key: bytes) -> None:
     row = bytearray(key + b"value")
     row += crc32(row).to_bytes(4, "little")
-    assert crc32(row) == checksums.WHOLE
+    assert crc32(row) == rows.WHOLE
     at %= len(row) - len(bits) + 1
     for place, byte in enumerate(bits, at):
         row[place] ^= byte
-    assert crc32(row) != checksums.WHOLE
+    assert crc32(row) != rows.WHOLE
 
 
 def test_all_rows_of_a_folder_have_checksums(tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_a_folder_without_checksums_stays_so(tmp_path: Path) -> None:
             assert contents(store) == ROWS
             apply(store, 2, b"b", bytes(8))
             put(store, *ROWS)
-    assert not any(crc32(key + value) == checksums.WHOLE for _, key, value in stored(tmp_path))
+    assert not any(crc32(key + value) == rows.WHOLE for _, key, value in stored(tmp_path))
     assert not check_pages(str(tmp_path), lambda key: None).checked
 
 

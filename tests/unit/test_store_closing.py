@@ -16,7 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest
-from fdbqueue.engine.embedded.store.disk import memory
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.interrupting import interrupted_at_each_line
@@ -159,7 +159,7 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
         assert open_below(tmp_path) == [], place
         store = Store.open(str(tmp_path), {})
 
-    interrupted_at_each_line(call, of=("store/store.py", "commit/uninterrupted.py"), then=then)
+    interrupted_at_each_line(call, of=("store/store.py", "commit/background_committer.py"), then=then)
     assert closed
 
 
@@ -206,7 +206,7 @@ def test_a_folder_closes_where_no_thread_can_start_and_reports_the_error(
         store = Store.open(str(tmp_path), {})
         with monkeypatch.context() as patched:
             patched.setattr(threading, "Thread", thread)
-            patched.setattr(memory, "remove", failing)
+            patched.setattr(folder, "remove", failing)
             with pytest.raises(StorageError, match=str(tmp_path)):
                 store.close()
         assert open_below(tmp_path) == []

@@ -14,11 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.engine.embedded.store.clock import StoreClock
+from fdbqueue.engine.embedded.store import commit_log
 from fdbqueue.engine.embedded.store.commit import committer
-from fdbqueue.engine.embedded.store.log import commit_log, log_rows
-from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
-from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet
+from fdbqueue.engine.embedded.store.commit_log import Range, WriteSet, decode, encode
+from fdbqueue.engine.embedded.store.opening import StoreClock
 from fdbqueue.engine.embedded.store.store import CommitRequest, Snapshot, Store
 from tests.helpers.stores import MovableClock, commit, opened, put, sets, view
 
@@ -50,7 +49,7 @@ _plans = st.builds(
 
 
 _BLOCKS = [(1, 1 << 20), (1, 1), (250, 300), (1 << 20, 1 << 20)]
-_TAILS = [0, 100, 200, log_rows.TAIL_BYTES]
+_TAILS = [0, 100, 200, commit_log.TAIL_BYTES]
 
 
 def _as_ranges(keys: list[bytes], ranges: list[Range]) -> list[Range]:
@@ -77,7 +76,7 @@ def test_a_commit_fails_if_and_only_if_its_reads_were_overwritten(
     # Blocks of one commit and of all, remembered or read again, from rows of one commit, of a few, and from the tail,
     # committed here and by a second committer, with a memory of its own, that stands for another process: every way in
     # which the log is looked at comes up.
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     monkeypatch.setattr(commit_log, "BLOCK_BYTES", block[0])
     monkeypatch.setattr(commit_log, "CACHE_BYTES", block[1])
     monkeypatch.setattr(commit_log, "FEW", few)
@@ -184,7 +183,7 @@ def test_a_conflict_with_another_process_commit_is_found_in_the_log(store: Store
 def test_runs_of_commits_of_another_process_are_distinguished(
     store: Store, tail: int, block: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     monkeypatch.setattr(commit_log, "BLOCK_BYTES", block)
     monkeypatch.setattr(commit_log, "FEW", few)
     other = committer.Committer(store)
@@ -239,7 +238,7 @@ def test_a_fresh_snapshot_of_an_old_state_may_commit(
 ) -> None:
     monkeypatch.setattr(committer, "FORGET_EVERY", 1)
     monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     put(store, (b"x", b""))
     for _ in range(5):
         clock.ahead += 60
@@ -255,7 +254,7 @@ def test_a_version_from_before_the_log_is_too_old_and_one_to_come_conflicts_with
 ) -> None:
     monkeypatch.setattr(committer, "FORGET_EVERY", 1)
     monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1)
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", 0)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", 0)
     old = put(store, (b"x", b"")).version
     for _ in range(4):
         clock.ahead += 7

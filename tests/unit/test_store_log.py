@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fdbqueue.engine.embedded.store import commit_log
+from fdbqueue.engine.embedded.store.commit_log import decode, encode
 from fdbqueue.engine.embedded.store.disk import files, layout
 from fdbqueue.engine.embedded.store.disk.layout import REBOOT_VERSIONS
-from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.log.log_rows import decode, encode
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes
 from tests.helpers.stores import MovableClock, commit, contents, opened, put, sets, view
 
-_TAILS = [0, 60, 200, log_rows.TAIL_BYTES]
+_TAILS = [0, 60, 200, commit_log.TAIL_BYTES]
 
 
 @given(
@@ -29,7 +29,7 @@ _TAILS = [0, 60, 200, log_rows.TAIL_BYTES]
 def test_every_commit_is_in_the_log_once_and_in_order(
     sizes: list[int], tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     with opened() as store:
         before = store.last_version()
         made = [_commit_of(store, number, size) for number, size in enumerate(sizes)]
@@ -47,11 +47,11 @@ def _commit_of(store: Store, number: int, size: int) -> tuple[int, list[bytes]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tail", [60, log_rows.TAIL_BYTES])
+@pytest.mark.parametrize("tail", [60, commit_log.TAIL_BYTES])
 def test_commits_of_another_process_are_read_from_the_log(
     tmp_path: Path, processes: Processes, tail: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     with opened(tmp_path) as store:
         for _ in range(5):
             with view(store) as snapshot:
@@ -62,7 +62,7 @@ def test_commits_of_another_process_are_read_from_the_log(
 
 
 def write_some(folder: Path, tail: int) -> None:
-    log_rows.TAIL_BYTES = tail  # type: ignore[misc]
+    commit_log.TAIL_BYTES = tail  # type: ignore[misc]
     with opened(folder) as store:
         for number in range(5):
             put(store, (b"theirs/%02d" % number, b""))
@@ -71,11 +71,11 @@ def write_some(folder: Path, tail: int) -> None:
 def test_a_process_without_watches_decodes_no_commits_of_others(
     tmp_path: Path, processes: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[log_rows.Commit] = []
+    told: list[commit_log.Commit] = []
     with opened(tmp_path) as store:
         monkeypatch.setattr(store, "published", told.extend)
         put(store, (b"mine", b""))
-        processes.run(write_some, tmp_path, log_rows.TAIL_BYTES)
+        processes.run(write_some, tmp_path, commit_log.TAIL_BYTES)
         put(store, (b"mine", b""))
         assert not told, "what would be kept here, and decoded, grows with their commits"
 
@@ -91,7 +91,7 @@ def test_small_commits_are_in_the_tail_and_sometimes_become_a_row() -> None:
 
 @pytest.mark.parametrize("tail", _TAILS)
 def test_unneeded_rows_of_the_log_are_removed(tail: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", tail)
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", tail)
     clock = MovableClock()
     with opened(clock=clock) as store:
         for _ in range(200):
@@ -104,8 +104,8 @@ def test_unneeded_rows_of_the_log_are_removed(tail: int, monkeypatch: pytest.Mon
 
 
 def test_after_a_boot_earlier_read_versions_are_too_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_rows, "TAIL_BYTES", 0)
-    monkeypatch.setattr(log_rows, "WINDOW_US", log_rows.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
+    monkeypatch.setattr(commit_log, "TAIL_BYTES", 0)
+    monkeypatch.setattr(commit_log, "WINDOW_US", commit_log.WINDOW_US + 2 * REBOOT_VERSIONS)  # no row goes for its age
     with opened(tmp_path, MovableClock(b"one")) as store:
         version = put(store, (b"a", b"")).version
         put(store, (b"a", b""))

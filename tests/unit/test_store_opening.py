@@ -13,11 +13,10 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine.embedded.store.disk import disk
-from fdbqueue.engine.embedded.store.disk import folder_lock as guarding
-from fdbqueue.engine.embedded.store.disk.folder_lock import FolderLock
-from fdbqueue.engine.embedded.store.disk.lock_owners import is_stopped
-from fdbqueue.engine.embedded.store.disk.redo import Labels
-from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
+from fdbqueue.engine.embedded.store.disk import locks as guarding
+from fdbqueue.engine.embedded.store.disk.disk import Labels
+from fdbqueue.engine.embedded.store.disk.locks import FolderLock, is_stopped
+from fdbqueue.engine.embedded.store.snapshot import SnapshotReaper
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
 from tests.helpers.processes import Processes, stop_here

@@ -14,15 +14,9 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
-from fdbqueue.engine.embedded.store.commit import process_scheduler
-from fdbqueue.engine.embedded.store.commit.process_scheduler import (
-    MOST_DEFERS,
-    QUIET_NS,
-    TICKET_NS,
-    TURN_NS,
-    ProcessScheduler,
-)
-from fdbqueue.engine.turns import shares_turns
+from fdbqueue.engine.embedded.store.commit import scheduling
+from fdbqueue.engine.embedded.store.commit.scheduling import MOST_DEFERS, QUIET_NS, TICKET_NS, TURN_NS, ProcessScheduler
+from fdbqueue.engine.optional import shares_turns
 from fdbqueue.layers import Leases, PriorityQueue, RelaxedQueue, StagedQueue
 
 START = 10**9
@@ -64,14 +58,14 @@ class Clock:
 
 def schedulers(folder: Path, number: int, monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[ProcessScheduler]:
     """Return the schedulers of so many processes."""
-    monkeypatch.setattr(process_scheduler, "time", clock)
+    monkeypatch.setattr(scheduling, "time", clock)
     first, found = os.getpid(), []
     for at in range(number):
         pid = first + at
         monkeypatch.setattr(os, "getpid", lambda pid=pid: pid)
         found.append(ProcessScheduler(str(folder)))
     monkeypatch.undo()
-    monkeypatch.setattr(process_scheduler, "time", clock)
+    monkeypatch.setattr(scheduling, "time", clock)
     return found
 
 
@@ -124,7 +118,7 @@ def test_a_process_that_leaves_its_turn_is_not_waited_for(tmp_path: Path, monkey
     shared = theirs.shared
     assert shared
     assert mine.next_turn() is not None
-    clock.now += process_scheduler.SHARED_NS
+    clock.now += scheduling.SHARED_NS
     assert not theirs.shared
     mine.wait()
     assert not mine.shared, "the other one may be long gone"
@@ -160,7 +154,7 @@ def test_two_threads_of_a_process_wait_for_the_same_turn(tmp_path: Path, monkeyp
 
     def other_thread(_: float) -> None:
         monkeypatch.undo()
-        monkeypatch.setattr(process_scheduler, "time", clock)
+        monkeypatch.setattr(scheduling, "time", clock)
         clock.now += QUIET_NS
         mine.wait()
 
@@ -206,7 +200,7 @@ def test_a_process_that_died_while_it_waited_delays_the_others_for_a_moment_only
     monkeypatch.setattr(clock, "sleep", sleep)
     clock.now += 1
     mine.wait()
-    assert clock.now <= START + QUIET_NS + 1 + MOST_DEFERS * process_scheduler.DEFER_NS
+    assert clock.now <= START + QUIET_NS + 1 + MOST_DEFERS * scheduling.DEFER_NS
     clock.now += TICKET_NS
     before = clock.now
     holder.wait()
@@ -233,7 +227,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     wait = ProcessScheduler.wait
 
     def noted(scheduler: ProcessScheduler) -> None:
-        if process_scheduler._HOLDER.unpack_from(scheduler._page)[0] == 1:
+        if scheduling._HOLDER.unpack_from(scheduler._page)[0] == 1:
             found.append(threading.current_thread().name)
         wait(scheduler)
 

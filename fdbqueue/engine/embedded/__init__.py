@@ -7,12 +7,11 @@ the store knows no client. General layout of the client::
     Database             creates transactions                            database.py, options.py
       Transaction        states, the commit, special keys                transaction.py, special_keys.py
         WriteApi         sets, clears, atomic operations                 write_api.py
-          WriteBuffer    the writes so far, in order                     write_buffer.py, stacks.py
+          WriteBuffer    the writes so far, in order                     write_buffer.py
         ReadApi          reads, and the conflicts that they add          read_api.py
-          RywIterator    ranges and selectors over own writes            ryw_iterator.py, lookahead.py, segments.py
-          pages          rows as a storage server returns them           pages.py, intervals.py
-      futures            values, rows, commits, pauses, watches          futures.py, values.py, ranges.py, commits.py,
-                                                                         version_wait.py, pauses.py, watches.py
+          RywIterator    ranges and selectors over own writes            ryw_iterator.py, segments.py
+          pages          rows as a storage server returns them           pages.py
+      futures            values, rows, commits, pauses, watches          futures.py, commits.py, pending.py
 """
 
 from fdbqueue.engine.embedded.client.database import Database, open_file, open_memory

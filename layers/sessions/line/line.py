@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 from msgspec.structs import replace
 
 from fdbqueue import ChecksBypassed, FormatError, Position, Queue, SessionClosed
-from fdbqueue.engine.turns import has_turns
+from fdbqueue.engine.optional import has_turns
 from fdbqueue.lowlevel import (
     NO_NOTES,
     Database,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Generic
 
 from fdbqueue import Queue
-from fdbqueue.engine.finishing import in_thread
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.lowlevel import Database, FDBError, Steps, Transaction, V, leaves_in_doubt
 
 from ...common.waiting import finish

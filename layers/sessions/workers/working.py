@@ -18,7 +18,7 @@ from fdbqueue import (
     Position,
     Queue,
 )
-from fdbqueue.engine.finishing import in_thread
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.lowlevel import (
     Database,
     Layout,

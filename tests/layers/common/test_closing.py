@@ -14,7 +14,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import ClusterError, Queue, StorageError
-from fdbqueue.engine import Subspace, closing
+from fdbqueue.engine import Subspace, blocking
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.waiting import Promise, until_changed
 from fdbqueue.layers import Consumer, Groups, Leases, Results, Sessions, StagedQueue, Subscriptions
@@ -53,9 +53,9 @@ def test_a_thread_that_waits_gets_an_error(own: Any, space: Subspace, kind: str)
         except CLOSED as error:
             raised.put(error)
 
-    waiting = len(closing._waiting)
+    waiting = len(blocking._waiting)
     threading.Thread(target=work, daemon=True).start()
-    wait_until(lambda: len(closing._waiting) > waiting)
+    wait_until(lambda: len(blocking._waiting) > waiting)
     own.close()
     assert "was closed" in str(raised.get(timeout=20))
 
@@ -71,9 +71,9 @@ def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -
         call = wait.aio() if verb is None else verb.aio(own, timeout=None)
 
     async def main() -> None:
-        waiting = len(closing._waiting)
+        waiting = len(blocking._waiting)
         task = asyncio.ensure_future(call)
-        while len(closing._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
+        while len(blocking._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
             await asyncio.sleep(0)
         own.close()
         with pytest.raises(CLOSED, match="was closed"):
@@ -84,20 +84,20 @@ def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -
 
 def test_a_wait_at_another_database_goes_on(own: Any, db: Any, space: Subspace) -> None:
     staged, taken = StagedQueue(Queue(space)), SimpleQueue[Any]()
-    waiting = len(closing._waiting)
+    waiting = len(blocking._waiting)
     threading.Thread(target=lambda: taken.put(staged.dequeue(db, timeout=30)), daemon=True).start()
-    wait_until(lambda: len(closing._waiting) > waiting)
+    wait_until(lambda: len(blocking._waiting) > waiting)
     own.close()
     Queue(space).enqueue(db, b"x")
     assert taken.get(timeout=20).value == b"x"
 
 
 def test_a_wait_that_begins_just_after_a_close_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(closing, "AGAIN_SECONDS", 0.01)
-    closing.wake_all()
-    others = set(closing._waiting)  # threads of other tests may still wait
+    monkeypatch.setattr(blocking, "AGAIN_SECONDS", 0.01)
+    blocking.wake_all()
+    others = set(blocking._waiting)  # threads of other tests may still wait
     began = time.monotonic()
     run(until_changed([Promise()], None))
     run(until_changed([Promise()], 3600.0))
     assert time.monotonic() - began < 600
-    assert set(closing._waiting) <= others
+    assert set(blocking._waiting) <= others

@@ -16,7 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine import finishing as _waiting
+from fdbqueue.engine import blocking as _waiting
 from fdbqueue.layers.common.handlers import ACKED, Snooze
 from fdbqueue.layers.consumer import Consumer, _run
 from fdbqueue.layers.leases import Lease, Leases, immediately

@@ -14,8 +14,8 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
+from fdbqueue.engine.blocking import unfinished
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
-from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.consumer import _run
 from fdbqueue.layers.consumer._handling import ItemHandling

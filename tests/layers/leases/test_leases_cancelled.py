@@ -10,8 +10,8 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.blocking import unfinished
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT, FDBError
-from fdbqueue.engine.finishing import unfinished
 from fdbqueue.layers import PriorityQueue, RelaxedQueue
 from fdbqueue.layers.leases import Leases
 from tests.helpers.conflicting import conflicts

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import FDBError, Queue
-from fdbqueue.engine.finishing import in_thread
+from fdbqueue.engine.blocking import in_thread
 from fdbqueue.layers import Gate, Results, Sessions, Watchdog
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, fill, lease_of

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, Position, Queue
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.taking import Allotment

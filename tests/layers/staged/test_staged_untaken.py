@@ -17,7 +17,7 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.client.database import Database
 from fdbqueue.engine.embedded.client.transaction import Transaction
-from fdbqueue.engine.members import own_process
+from fdbqueue.engine.optional import own_process
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Consumer, Sessions, Subscriptions

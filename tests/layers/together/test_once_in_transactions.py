@@ -10,8 +10,8 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.marker import TRANSACTIONS
 from fdbqueue.engine.steps import run
+from fdbqueue.engine.transactional import TRANSACTIONS
 from fdbqueue.layers import ACKED, Consumer, Lease, Leases, PriorityQueue, Sessions
 from fdbqueue.layers.smart._deadlines import ClaimedDeadline
 from tests.helpers.faults import Fault, FaultyDatabase, When

@@ -10,7 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue import Queue
-from fdbqueue.engine import Subspace, in_order
+from fdbqueue.engine import Subspace, verb
 from fdbqueue.layers import Leases, PriorityQueue, Sessions
 from tests.helpers.rounds import Rounds
 
@@ -26,7 +26,7 @@ def together(db: Any, *calls: Any) -> list[Any]:
         return await body(Rounds(db))  # no read comes at once, as on a cluster
 
     found = asyncio.run(main())
-    assert not in_order._under_way, "a transaction was not forgotten"
+    assert not verb._under_way, "a transaction was not forgotten"
     return found
 
 
@@ -97,7 +97,7 @@ def test_a_verb_that_is_cancelled_or_fails_lets_the_next_one_run(db: Any, space:
     assert isinstance(second, asyncio.CancelledError)
     assert isinstance(wrong, TypeError)
     assert queue.check(db).ok
-    assert not in_order._under_way
+    assert not verb._under_way
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -8,18 +8,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client.futures import Future, call
-from fdbqueue.engine.embedded.client.intervals import Intervals, Range
-from fdbqueue.engine.embedded.client.write_buffer import MANY
-from fdbqueue.engine.embedded.store.commit.stacks import Mutation, emit
-from fdbqueue.engine.embedded.store.in_flight import CANCELLED, waits
+from fdbqueue.engine.embedded.client.write_buffer import MANY, Intervals, Range
+from fdbqueue.engine.embedded.store.commit.atomics import Mutation, emit
+from fdbqueue.engine.embedded.store.snapshot import CANCELLED, waits
 from fdbqueue.engine.embedded.store.store import CommitRequest
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:
+    from fdbqueue.engine.embedded.client.futures import PendingKey
+    from fdbqueue.engine.embedded.client.pending import VersionWait, Watch
     from fdbqueue.engine.embedded.client.transaction import Transaction
-    from fdbqueue.engine.embedded.client.values import PendingKey
-    from fdbqueue.engine.embedded.client.version_wait import VersionWait
-    from fdbqueue.engine.embedded.client.watches import Watch
     from fdbqueue.engine.embedded.store.store import Store
 
 NOTHING_TO_STAMP: Final = 2021

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
-from fdbqueue.engine.closing import wake_all
+from fdbqueue.engine.api import StreamingMode
+from fdbqueue.engine.blocking import wake_all
 from fdbqueue.engine.embedded.client.options import (
     DEFAULT_FOR,
     MAX_WATCHES,
@@ -21,15 +22,14 @@ from fdbqueue.engine.embedded.client.options import (
     Unsupported,
     number,
 )
-from fdbqueue.engine.embedded.client.ranges import KeyValue
+from fdbqueue.engine.embedded.client.pages import KeyValue
+from fdbqueue.engine.embedded.client.pending import Outstanding
 from fdbqueue.engine.embedded.client.transaction import Transaction, TransactionCreator
-from fdbqueue.engine.embedded.client.watches import Outstanding
 from fdbqueue.engine.embedded.client.write_api import add_operations
-from fdbqueue.engine.embedded.store.commit.process_scheduler import TimeSlice
+from fdbqueue.engine.embedded.store.commit.scheduling import TimeSlice
 from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.engine.errors import FDBError, StorageError
-from fdbqueue.engine.streaming import StreamingMode
 from fdbqueue.engine.transactional import repeated_call
 
 T = TypeVar("T")

@@ -8,22 +8,28 @@ from itertools import starmap
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
+from fdbqueue.engine.api import StreamingMode
 from fdbqueue.engine.embedded.client import pages, special_keys
-from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
-from fdbqueue.engine.embedded.client.futures import FutureInt64, FutureKeyArray
-from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.futures import FailedKey, FailedValue, FutureInt64, FutureKeyArray, Key, Value
 from fdbqueue.engine.embedded.client.options import Settings
-from fdbqueue.engine.embedded.client.pages import PageLimits, RangePage, RangeSelector
-from fdbqueue.engine.embedded.client.ranges import FDBRange, FutureKeyValueArray, KeyValue, selector
+from fdbqueue.engine.embedded.client.pages import (
+    FDBRange,
+    FutureKeyValueArray,
+    KeyValue,
+    PageLimits,
+    RangePage,
+    RangeSelector,
+    integer,
+    key_to_bytes,
+    selector,
+)
+from fdbqueue.engine.embedded.client.pending import LateKey, LatePage, LateRead, LateValue, VersionWait
 from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
-from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, Key, Value
-from fdbqueue.engine.embedded.client.version_wait import LateKey, LatePage, LateRead, LateValue, VersionWait
-from fdbqueue.engine.embedded.client.write_buffer import ABSENT, WriteBuffer
-from fdbqueue.engine.embedded.store.commit.stacks import Stack
-from fdbqueue.engine.embedded.store.in_flight import waits
+from fdbqueue.engine.embedded.client.write_buffer import ABSENT, Intervals, Range, WriteBuffer
+from fdbqueue.engine.embedded.store.commit.atomics import Stack
+from fdbqueue.engine.embedded.store.snapshot import waits
 from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
 from fdbqueue.engine.keys import strinc
-from fdbqueue.engine.streaming import StreamingMode
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.database import Database

@@ -14,9 +14,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
-from fdbqueue.engine.embedded.client.intervals import Intervals
-from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
-from fdbqueue.engine.embedded.store.commit.stacks import Point, Stack
+from fdbqueue.engine.embedded.client.write_buffer import Intervals, WriteBuffer
+from fdbqueue.engine.embedded.store.commit.atomics import Point, Stack
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:

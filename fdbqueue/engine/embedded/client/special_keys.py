@@ -11,11 +11,10 @@ from bisect import bisect_left, bisect_right
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from fdbqueue.engine.embedded.client.intervals import Intervals
+from fdbqueue.engine.embedded.client.futures import FailedValue, Value
 from fdbqueue.engine.embedded.client.options import Settings, Unsupported
-from fdbqueue.engine.embedded.client.pages import UNLIMITED, PageLimits, RangeSelector
-from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray, KeyValue
-from fdbqueue.engine.embedded.client.values import FailedValue, Value
+from fdbqueue.engine.embedded.client.pages import UNLIMITED, FutureKeyValueArray, KeyValue, PageLimits, RangeSelector
+from fdbqueue.engine.embedded.client.write_buffer import Intervals
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.transaction import Transaction

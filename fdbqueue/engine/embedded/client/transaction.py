@@ -18,10 +18,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.engine.embedded.client import special_keys
-from fdbqueue.engine.embedded.client.arguments import integer, key_to_bytes
 from fdbqueue.engine.embedded.client.commits import Commit
-from fdbqueue.engine.embedded.client.futures import Future, FutureInt64, FutureVoid
-from fdbqueue.engine.embedded.client.intervals import Intervals, Range
+from fdbqueue.engine.embedded.client.futures import (
+    FailedKey,
+    FailedValue,
+    Future,
+    FutureInt64,
+    FutureString,
+    FutureVoid,
+    Key,
+    PendingKey,
+    Value,
+)
 from fdbqueue.engine.embedded.client.options import (
     INITIALIZE_NEW_DATABASE,
     PERSISTENT,
@@ -30,17 +38,14 @@ from fdbqueue.engine.embedded.client.options import (
     Settings,
     TransactionOptions,
 )
-from fdbqueue.engine.embedded.client.pages import RangeSelector
-from fdbqueue.engine.embedded.client.pauses import FIRST_DELAY, RetryPause
-from fdbqueue.engine.embedded.client.ranges import FutureKeyValueArray
+from fdbqueue.engine.embedded.client.pages import FutureKeyValueArray, RangeSelector, integer, key_to_bytes
+from fdbqueue.engine.embedded.client.pending import FIRST_DELAY, FailedWatch, RetryPause, Watch
 from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSION, TOP
-from fdbqueue.engine.embedded.client.values import FailedKey, FailedValue, FutureString, Key, PendingKey, Value
-from fdbqueue.engine.embedded.client.watches import FailedWatch, Watch
 from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
-from fdbqueue.engine.embedded.client.write_buffer import WriteBuffer
-from fdbqueue.engine.embedded.store.commit.process_scheduler import TimeSlice
-from fdbqueue.engine.embedded.store.in_flight import waits
+from fdbqueue.engine.embedded.client.write_buffer import Intervals, Range, WriteBuffer
+from fdbqueue.engine.embedded.store.commit.scheduling import TimeSlice
 from fdbqueue.engine.embedded.store.members import Members
+from fdbqueue.engine.embedded.store.snapshot import waits
 from fdbqueue.engine.errors import FDBError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from fdbqueue.engine.embedded.client import special_keys
-from fdbqueue.engine.embedded.client.arguments import key_to_bytes, value_to_bytes
+from fdbqueue.engine.embedded.client.pages import key_to_bytes, value_to_bytes
 from fdbqueue.engine.embedded.client.read_api import (
     METADATA_VERSION,
     READ_KEY_LIMIT,
@@ -37,14 +37,14 @@ from fdbqueue.engine.embedded.store.commit.atomics import (
     SET_VERSIONSTAMPED_KEY,
     SET_VERSIONSTAMPED_VALUE,
     VALUE_SIZE_LIMIT,
+    Stack,
     stamp_position,
 )
-from fdbqueue.engine.embedded.store.commit.stacks import Stack
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.keys import strinc
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.client.watches import Watch
+    from fdbqueue.engine.embedded.client.pending import Watch
 
 KEY_LIMIT: Final = 10_000
 MUTATION_BYTES: Final = 44

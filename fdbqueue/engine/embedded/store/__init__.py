@@ -3,9 +3,9 @@
 It stores keys in LMDB, provides consistent snapshots, and checks each commit for conflicts. It has no transaction
 object: the client submits a `commit.request`.
 
-- `store`: opens a folder; the entry point. `snapshot`: one consistent view. `snapshot_reaper` closes old snapshots.
+- `store`: opens a folder; the entry point. `snapshot`: one consistent view, which is closed when it gets old.
 - `commit/`: from a request to a commit, many requests at a time.
-- `log/`: the recent commits, for the conflict check.
+- `commit_log`: the recent commits, for the conflict check.
 - `disk/`: files, locks, long keys, and the one wait for the disk.
-- `notify/`: reports commits, also of other processes, to watches.
+- `notification`: reports commits, also of other processes, to watches.
 """

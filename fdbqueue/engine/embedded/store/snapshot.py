@@ -5,17 +5,76 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import lmdb
 
-from fdbqueue.engine.embedded.store.disk.checksums import opened, opened_all
+from fdbqueue.engine.embedded.store.commit_log import Commit, read_log
 from fdbqueue.engine.embedded.store.disk.files import explain
 from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
-from fdbqueue.engine.embedded.store.disk.long_keys import Databases, LongKeys, Row
-from fdbqueue.engine.embedded.store.in_flight import ReadSource
-from fdbqueue.engine.embedded.store.log.log_rows import Commit, read_log
+from fdbqueue.engine.embedded.store.disk.rows import Databases, LongKeys, Row, opened, opened_all
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError, StorageError
+
+# Reads in flight: the reads whose answer a cluster's client would still be waiting for.
+#
+# This engine reads at once; on a cluster a read is a round trip. A transaction that ends fails its reads in flight,
+# and
+# programs can see that: ``future = tr.get(key); tr.cancel(); future.wait()`` raises 1025. So a read counts as in
+# flight
+# until this process has waited for anything: this read, another read or a commit. By then a cluster's answer would
+# also
+# have arrived. Values that are known without a read (own writes, keys that were read before) are never in flight,
+# and
+# have no source.
+#
+# Every read uses this module, so it does little work. A read notes how often the process had waited when it was
+# made. It
+# is in flight if that count is the same when its source is cut off.
+
+CANCELLED: Final = 1101
+
+
+class Waits:
+    """Counts how often this process has waited for something that takes time on a cluster."""
+
+    __slots__ = ("count",)
+
+    def __init__(self) -> None:
+        self.count = 1
+
+
+waits: Final = Waits()
+
+
+class ReadSource:
+    """The source of reads, until it is cut off. Subclasses set `cut_at` to -1."""
+
+    cut_at: int
+    """How often the process had waited when the source was cut off; -1 before that."""
+    error = 1025
+    """Error code of the reads that were in flight at that time."""
+
+    def cut_off(self, error: int) -> None:
+        """Fail the reads that are in flight. Only the first call has an effect."""
+        if self.cut_at < 0:
+            self.cut_at, self.error = waits.count, error
+
+
+class CancelledRead(ReadSource):
+    """The source of a read that was cancelled while it was in flight."""
+
+    error = CANCELLED
+
+    def __init__(self, asked_at: int) -> None:
+        self.cut_at = asked_at
+
+
+def cancelled(source: ReadSource | None, asked_at: int) -> ReadSource | None:
+    """Return the source of a read after its cancellation; it is unchanged if the answer had already arrived."""
+    if source is None or source.cut_at >= 0 or asked_at != waits.count:
+        return source
+    return CancelledRead(asked_at)
+
 
 _FIRST_CHUNK: Final = 16
 _LARGEST_CHUNK: Final = 4096
@@ -280,3 +339,87 @@ def _until(rows: Iterator[Row], behind: Row | None, limit: int) -> list[Row]:
     if behind is not None:
         rows = iter(rows.__next__, behind)
     return list(rows if limit < 0 else islice(rows, limit))
+
+
+# The snapshot reaper: a thread that evicts snapshots that are too old, so that LMDB can reuse their pages.
+
+IDLE_SECONDS: Final = 5.0
+LONGEST_JOIN: Final = 5.0
+
+
+class Tidied(Protocol):
+    """The object that the reaper tidies: the store."""
+
+    def tidy(self) -> float | None:
+        """Do the due work; return the seconds until more work is due, None if there is none."""
+
+
+class SnapshotReaper:
+    """Tidies while there is something to tidy, and sleeps otherwise."""
+
+    __slots__ = ("_closed", "_event", "_thread", "_tidied", "awake")
+
+    def __init__(self, tidied: Tidied) -> None:
+        self._tidied = tidied
+        self._event = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self.awake = False
+
+    def wake(self) -> None:
+        """Note that there is something to tidy. The store calls this if `awake` is not set."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="fdbqueue-janitor", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:
+                return  # no more threads, or the interpreter is shutting down: the next call tries again
+            self._thread = thread
+        self.awake = True
+        self._event.set()
+
+    def close(self) -> None:
+        """End the thread, and wait for its end."""
+        self._closed = True
+        self._event.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(LONGEST_JOIN)
+
+    def _run(self) -> None:
+        while not self._closed:
+            due = self._tidied.tidy()
+            if due is None:
+                due = self._sleep()
+            self._pause(due)
+
+    def _sleep(self) -> float:
+        """Sleep until there is something to tidy; return the seconds until it is due."""
+        self._event.clear()
+        self.awake = False
+        due = self._tidied.tidy()  # for callers that came earlier and still saw `awake` set
+        if due is None:
+            if not self._closed:
+                self._event.wait()
+            due = IDLE_SECONDS
+        self.awake = True
+        return due
+
+    def _pause(self, seconds: float) -> None:
+        self._event.clear()
+        if not self._closed:
+            self._event.wait(seconds)
+
+
+# The state after the commits of one version, readable while a caller may ask for that version.
+
+
+class Committed:
+    """A snapshot that the commits of its version hold in common; it closes when the last of them is freed."""
+
+    __slots__ = ("__weakref__", "snapshot")
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def __del__(self) -> None:
+        self.snapshot.drop()

@@ -4,16 +4,16 @@ General layout of the store side::
 
     Store              one open folder of this process, shared by its users      store.py
       Files            LMDB's environment: open, check, grow                     disk/files.py, layout.py, data_file.py
-        Disk           durable with one wait; recovery after a power cut         disk/disk.py, redo.py, folder_lock.py
-      folder           opens all files, with the rights of their folder          disk/folder.py, namespaces.py
-      Snapshot         a consistent view, evicted when it gets too old           snapshot.py, snapshot_reaper.py
+        Disk           durable with one wait; recovery after a power cut         disk/disk.py, locks.py
+      folder           opens all files, with the rights of their folder          disk/folder.py
+      Snapshot         a consistent view, evicted when it gets too old           snapshot.py
       Committer        group commit                                              commit/committer.py, request.py
-        RecentCommits  the write set of each commit, for conflict checks         log/commit_log.py
-        apply          mutations to LMDB                                         commit/applying.py, atomics.py
-      Changes          watched keys and their callbacks                          notify/changes.py
-        Notifier       wakes processes that wait for commits of others           notify/notifier.py, shared_page.py
-      LongKeys         keys longer than LMDB's 511 bytes                         disk/long_keys.py
-      sealed, opened   a checksum in each row                                    disk/checksums.py
+        RecentCommits  the write set of each commit, for conflict checks         commit_log.py
+        apply          mutations to LMDB                                         commit/request.py, atomics.py
+      Changes          watched keys and their callbacks                          notification.py
+        Notifier       wakes processes that wait for commits of others           notification.py
+      LongKeys         keys longer than LMDB's 511 bytes                         disk/rows.py
+      sealed, opened   a checksum in each row                                    disk/rows.py
       Members          the processes that use the folder, and their marks        members.py
 
 One writer at a time, over all processes, holds LMDB's lock; readers never wait. A process that dies, with or without
@@ -37,22 +37,18 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded.store import url_options
-from fdbqueue.engine.embedded.store.clock import StoreClock
-from fdbqueue.engine.embedded.store.commit.background_committer import BackgroundCommitter
+from fdbqueue.engine.embedded.store import opening
+from fdbqueue.engine.embedded.store.commit.background_committer import BackgroundCommitter, uninterrupted
 from fdbqueue.engine.embedded.store.commit.committer import Committer
 from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Faults
-from fdbqueue.engine.embedded.store.commit.uninterrupted import uninterrupted
-from fdbqueue.engine.embedded.store.disk import forks, memory
+from fdbqueue.engine.embedded.store.commit_log import Commit, last_version
+from fdbqueue.engine.embedded.store.disk import folder, forks
 from fdbqueue.engine.embedded.store.disk.files import Files, explain, identity
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.store.log.committed import Committed
-from fdbqueue.engine.embedded.store.log.log_rows import Commit, last_version
 from fdbqueue.engine.embedded.store.members import Members
-from fdbqueue.engine.embedded.store.notify.changes import Changes
-from fdbqueue.engine.embedded.store.notify.notifier import Notifier
-from fdbqueue.engine.embedded.store.snapshot import Snapshot
-from fdbqueue.engine.embedded.store.snapshot_reaper import SnapshotReaper
+from fdbqueue.engine.embedded.store.notification import Changes, Notifier
+from fdbqueue.engine.embedded.store.opening import StoreClock
+from fdbqueue.engine.embedded.store.snapshot import Committed, Snapshot, SnapshotReaper
 from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_TOO_OLD, FDBError, StorageError
 
 __all__ = ["CommitRequest", "Faults", "Snapshot", "Store"]
@@ -72,7 +68,7 @@ _all: weakref.WeakSet[Store] = weakref.WeakSet()
 class Store:
     """An open folder. Open it with `Store.open`: all callers in this process that open the same folder share it."""
 
-    def __init__(self, path: str, options: url_options.StoreOptions, clock: StoreClock) -> None:
+    def __init__(self, path: str, options: opening.StoreOptions, clock: StoreClock) -> None:
         self.path = path
         self.options = options
         self.clock = clock
@@ -111,7 +107,7 @@ class Store:
 
     def _opened_files(self) -> Files:
         """Open the files; raise if other files have replaced those that were open before."""
-        memory.check(self.path)
+        folder.check(self.path)
         if self._identity not in (None, identity(self.path)):
             raise StorageError(
                 f"{self.path}: was removed, or replaced, since it was opened. Close it and open it again."
@@ -136,13 +132,13 @@ class Store:
             StorageError: the folder can't be used.
             UrlError: an option or its value is unknown.
         """
-        parsed = url_options.parse(options)
+        parsed = opening.parse(options)
         if path is None:
-            made = memory.make()
+            made = folder.make_folder()
             try:
                 store = cls(made, replace(parsed, durable=False), clock or StoreClock())
             except BaseException:
-                memory.remove(made)
+                folder.remove(made)
                 raise
             with _stores_lock:
                 _stores[made] = store
@@ -188,7 +184,7 @@ class Store:
                 worker.close()
             self._committer.close(self._shut)
             self._changes.remind_all()
-            memory.remove(self.path)
+            folder.remove(self.path)
         finally:
             with _stores_lock:
                 if _stores.get(self.path) is self:

@@ -20,19 +20,31 @@ from typing import Any, Final, Protocol
 
 import lmdb
 
-from fdbqueue.engine.embedded.store.clock import StoreClock
-from fdbqueue.engine.embedded.store.commit.applying import apply, apply_points, put_rows
-from fdbqueue.engine.embedded.store.commit.commit_scheduler import CommitScheduler, Gathering, TimeSlices
-from fdbqueue.engine.embedded.store.commit.process_scheduler import HOLDER, LAST, ProcessScheduler
-from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults
-from fdbqueue.engine.embedded.store.disk import memory
+from fdbqueue.engine.embedded.store.commit.request import IO_ERROR, CommitRequest, Faults, apply, apply_points, put_rows
+from fdbqueue.engine.embedded.store.commit.scheduling import (
+    HOLDER,
+    LAST,
+    CommitScheduler,
+    Gathering,
+    ProcessScheduler,
+    TimeSlices,
+)
+from fdbqueue.engine.embedded.store.commit_log import (
+    WINDOW_US,
+    Range,
+    RecentCommits,
+    WriteSet,
+    append,
+    commits,
+    conflicting,
+    conflicts,
+)
+from fdbqueue.engine.embedded.store.commit_log import Commit as LogCommit
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.embedded.store.disk.files import Files, explain
 from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
-from fdbqueue.engine.embedded.store.log.commit_log import RecentCommits
-from fdbqueue.engine.embedded.store.log.log_rows import WINDOW_US, append, commits
-from fdbqueue.engine.embedded.store.log.log_rows import Commit as LogCommit
-from fdbqueue.engine.embedded.store.log.write_set import Range, WriteSet, conflicting, conflicts
-from fdbqueue.engine.embedded.store.notify.notifier import Notifier
+from fdbqueue.engine.embedded.store.notification import Notifier
+from fdbqueue.engine.embedded.store.opening import StoreClock
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, StorageError
 
 log = logging.getLogger("fdbqueue.engine")
@@ -132,7 +144,7 @@ class Committer:
         self._dbs = files.dbs
         self._disk = files.disk
         # A database in memory does not outlast a power cut, and needs no care for it.
-        self._begun = None if memory.made(files.path) else files.disk.begun
+        self._begun = None if folder.made(files.path) else files.disk.begun
         self._begin_to_know()
 
     def _begin_to_know(self) -> None:

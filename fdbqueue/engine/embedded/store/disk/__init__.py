@@ -1,6 +1,5 @@
 """Files: open a folder, wait for the disk once per commit, and handle every failure.
 
-`files` opens LMDB. `disk` writes commits to the disk, and `redo` repeats the last commit after a power cut.
-`folder_lock`, `writer_lock`, `lock_owners` and `forks` keep processes apart. `long_keys` stores keys that are too long
-for LMDB.
+`files` opens LMDB. `disk` writes commits to the disk, and repeats the last commit after a power cut. `locks` and
+`forks` keep processes apart. `rows` has checksums, and keys that are too long for LMDB.
 """

@@ -10,15 +10,13 @@ from typing import Any, Final
 
 import lmdb
 
-from fdbqueue.engine.embedded.store.clock import StoreClock
-from fdbqueue.engine.embedded.store.commit.applying import apply
-from fdbqueue.engine.embedded.store.disk import data_file, folder, layout, memory, redo
-from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed
-from fdbqueue.engine.embedded.store.disk.folder_lock import NAME, FolderLock
-from fdbqueue.engine.embedded.store.disk.long_keys import Databases
-from fdbqueue.engine.embedded.store.disk.writer_lock import wait_for_stopped
-from fdbqueue.engine.embedded.store.log import log_rows
-from fdbqueue.engine.embedded.store.url_options import StoreOptions
+from fdbqueue.engine.embedded.store import commit_log
+from fdbqueue.engine.embedded.store.commit.request import apply
+from fdbqueue.engine.embedded.store.disk import data_file, disk, folder, layout
+from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed, decode
+from fdbqueue.engine.embedded.store.disk.locks import NAME, FolderLock, wait_for_stopped
+from fdbqueue.engine.embedded.store.disk.rows import Databases
+from fdbqueue.engine.embedded.store.opening import StoreClock, StoreOptions
 from fdbqueue.engine.errors import StorageError
 
 log = logging.getLogger("fdbqueue.engine")
@@ -89,7 +87,7 @@ class Files:
             self._redo: bytes | None = None
             if self._folder_lock.alone and not self._folder_lock.in_order:
                 self._folder_lock.begin_anew()
-                self._redo = redo.roll_back(path)
+                self._redo = disk.roll_back(path)
             if self._folder_lock.alone:
                 data_file.check(path)
             self._open(clock)
@@ -243,14 +241,14 @@ class Files:
         """Repeat the commit that a power cut may have left incomplete."""
         if self._redo is None:
             return
-        commit = redo.decode(self._redo)
+        commit = decode(self._redo)
         with self.env.begin(dbs.data, write=True) as txn:
             number = txn.id()
             disk.begun(number)
             disk.label_other(number, self._redo)
             for batch, mutations in enumerate(commit.requests):
                 apply(txn, dbs, mutations, commit.version, batch)
-            log_rows.append(txn, dbs, log_rows.tail_of(txn, dbs), commit.version, commit.time_us, (), ())
+            commit_log.append(txn, dbs, commit_log.tail_of(txn, dbs), commit.version, commit.time_us, (), ())
         self._redo = None
         disk.ensure(number)
 
@@ -268,13 +266,13 @@ class Files:
             if not current:
                 txn.put(layout.FORMAT_KEY, layout.PLAIN_FORMAT, db=dbs.meta)
             txn.put(layout.BOOT_KEY, boot, db=dbs.meta)
-            log_rows.begin(txn, dbs, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
+            commit_log.begin(txn, dbs, clock.now_ns() // 1000, jump=layout.REBOOT_VERSIONS)
         disk.ensure(number)
 
 
 def new_format(path: str) -> bytes:
     """Return the format of a new folder. A database in memory needs no checksums: it has no disk."""
-    return layout.PLAIN_FORMAT if memory.made(path) else layout.FORMAT
+    return layout.PLAIN_FORMAT if folder.made(path) else layout.FORMAT
 
 
 def _check_folder(path: str) -> None:
@@ -296,7 +294,7 @@ def _check_data_file(path: str) -> None:
     if folder.look(path, NAME) or not folder.look(path, folder.DATA) or not _file_size(path):
         return
     try:
-        if redo.labelled(path):
+        if disk.labelled(path):
             return
         data_file.check(path, mend=False)
         with (

@@ -1,25 +1,167 @@
-"""Watches: call back after commits, of this and every other process, that write a watched key.
-
-Commits of this process are reported at once. While there is a watch, a thread looks for commits of other processes. It
-sleeps until the notifier wakes it, then reads the number of the environment's last transaction. It reads the log only
-if that number has changed.
-"""
+"""Notification: the file that wakes processes, and the keys whose watchers are called."""
 
 from __future__ import annotations
 
+import ctypes
 import logging
+import mmap
+import os
+import select
 import threading
+import time
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from fdbqueue.engine.embedded.store.log.log_rows import Commit, decode
-from fdbqueue.engine.embedded.store.log.write_set import Range
-from fdbqueue.engine.embedded.store.notify.notifier import Notifier
+from fdbqueue.engine.embedded.store.commit_log import Commit, Range, decode
+from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.errors import FDBError, StorageError
 
+# A page of memory that all processes with an open folder share: a small mapped file.
+
+
+def open_page(path: str, name: str, size: int) -> tuple[int, mmap.mmap]:
+    """Open the file `name` in the folder `path`, or create it; return its number and its first `size` bytes, mapped.
+
+    Raises:
+        StorageError: the file can't be used.
+    """
+    fd = folder.open_file(path, name)
+    try:
+        try:
+            found = os.fstat(fd)
+            if found.st_size < size or not found.st_blocks:
+                # Write the bytes: if the file were only made longer, its page would have no block on the disk. A write
+                # to that page would kill the process when the disk is full.
+                os.pwrite(fd, bytes(size), 0)
+            return fd, mmap.mmap(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+    except OSError as error:
+        raise folder.refusal(path, name, error) from error
+
+
+# The notifier: a commit wakes the processes that wait for commits of others.
+#
+# It is a file named ``bell``. Its first byte says whether a listener sleeps. A listener sets that byte in mapped
+# memory
+# before it sleeps, which notifies no process. After a commit, the committing process reads the byte in mapped
+# memory. If
+# it is set, the process clears it with a system call: the system reports writes by system call to all listeners
+# (inotify). So a commit wakes a sleeping listener at once, and costs nothing if none sleeps.
+#
+# The notifier is a hint. A process that is killed right after its commit does not notify. A system may have no
+# inotify,
+# or no more of its watches. In these cases the waiters look later.
+
 log = logging.getLogger("fdbqueue.engine")
+
+LONGEST_SLEEP: Final = 0.05
+"""Longest sleep in seconds, because a notification may be missing."""
+DEAF_SLEEP: Final = 0.006
+"""Sleep in seconds if the system has no notifications."""
+
+_NAME: Final = "bell"
+_MODIFIED: Final = 2
+_DONT_FOLLOW: Final = 0x02000000
+_libc: Final[Any] = ctypes.CDLL(None, use_errno=True)
+
+
+class Notifier:
+    """The notifier of a folder.
+
+    Attributes:
+        asleep: The mapped file. Its first byte is zero if no listener sleeps.
+    """
+
+    __slots__ = ("_fd", "_lock", "_path", "asleep")
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd, self.asleep = open_page(path, _NAME, 1)
+        self._lock = threading.Lock()
+
+    def ring(self) -> None:
+        """Wake all sleeping listeners, in all processes."""
+        with self._lock:  # else `close` could free the file's number, and another file could get it
+            if self._fd < 0:
+                return
+            try:
+                os.pwrite(self._fd, b"\0", 0)
+            except OSError as error:
+                log.warning(
+                    "%s: the notification failed (%s), so waiting processes notice the change later.",
+                    self._path,
+                    error,
+                )
+
+    def listener(self) -> Listener:
+        """Return a listener that receives all notifications from now on."""
+        return Listener(os.path.join(self._path, _NAME), self.asleep)
+
+    def close(self) -> None:
+        """Close the file. No thread may read `asleep` afterwards."""
+        with self._lock:
+            os.close(self._fd)
+            self._fd = -1
+        self.asleep.close()
+
+
+class Listener:
+    """Receives the notifications of a folder, for one thread."""
+
+    __slots__ = ("_asleep", "_fd", "_poll")
+
+    def __init__(self, path: str, asleep: Any) -> None:
+        self._asleep = asleep
+        self._fd = _listen(path)
+        self._poll = select.poll()
+        if self._fd >= 0:
+            self._poll.register(self._fd, select.POLLIN)
+
+    def lie_down(self) -> None:
+        """Announce the next `sleep`, so that the next commit ends it.
+
+        Between this call and `sleep`, the caller must look for earlier commits.
+        """
+        self._asleep[0] = 1
+
+    def sleep(self) -> None:
+        """Sleep until a notification, at most `LONGEST_SLEEP`; return at once if one came since the last sleep."""
+        if self._fd < 0:
+            time.sleep(DEAF_SLEEP)
+        elif self._poll.poll(LONGEST_SLEEP * 1000):
+            os.read(self._fd, 1 << 16)
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+def _listen(path: str) -> int:
+    """Return a file descriptor that becomes readable at each write to the file `path`, or -1 if unavailable."""
+    if not hasattr(_libc, "inotify_init1"):
+        return -1
+    fd: int = _libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if fd >= 0 and _libc.inotify_add_watch(fd, os.fsencode(path), _MODIFIED | _DONT_FOLLOW) < 0:
+        os.close(fd)
+        fd = -1
+    if fd < 0:
+        log.info("%s: can't be listened to (%s), and is looked at instead.", path, os.strerror(ctypes.get_errno()))
+    return fd
+
+
+# Watches: call back after commits, of this and every other process, that write a watched key.
+#
+# Commits of this process are reported at once. While there is a watch, a thread looks for commits of other
+# processes. It
+# sleeps until the notifier wakes it, then reads the number of the environment's last transaction. It reads the log
+# only
+# if that number has changed.
 
 REST_SECONDS: Final = 0.004
 """Pause after a look that found commits, so that commits of a busy process are read in batches."""

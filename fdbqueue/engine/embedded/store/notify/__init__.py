@@ -1,1 +1,0 @@
-"""Watches: `changes` calls back after writes to keys, `notifier` wakes other processes through a `shared_page`."""
