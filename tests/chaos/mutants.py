@@ -1944,13 +1944,13 @@ MUTANTS = (
     Mutant(
         "the check of a file compares no checksums",
         "fdbqueue/engine/embedded/store/disk/data_file.py",
-        (("crc32(key + stored) != checksums.WHOLE", "False"),),
+        (("crc32(key + stored) != rows.WHOLE", "False"),),
         tests=("tests/unit/test_store_checksums.py::test_the_check_of_a_file_names_a_changed_row",),
     ),
     Mutant(
         "a folder of an earlier version gets rows with checksums",
         "fdbqueue/engine/embedded/store/disk/files.py",
-        (("checked=(found or new_format(self.path)) == layout.FORMAT", "checked=not memory.made(self.path)"),),
+        (("checked=(found or new_format(self.path)) == layout.FORMAT", "checked=not folder.made(self.path)"),),
         tests=("tests/unit/test_store_checksums.py::test_a_folder_without_checksums_stays_so",),
     ),
     Mutant(

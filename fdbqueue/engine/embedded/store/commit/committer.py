@@ -387,7 +387,9 @@ class Committer:
             raise
         self._last_txn = txn_id
         self.newest = (txn_id, version)
-        self._dbs.no_long.committed(txn_id)
+        no_long = self._dbs.no_long
+        if no_long.until == txn_id - 1 and not no_long.written:
+            no_long.until = txn_id
         recent.tail, recent.last_version, recent.last_time_us = tail, version, now
         recent.fresh.append((version, now, made))
         self._unforgotten += 1

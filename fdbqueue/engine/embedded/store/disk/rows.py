@@ -143,11 +143,6 @@ class NoLong:
             self.until = txn.id()
         return found
 
-    def committed(self, txn_id: int) -> None:
-        """Take the next commit of this process: there is still no long key if it wrote none."""
-        if self.until == txn_id - 1 and not self.written:
-            self.until = txn_id
-
 
 @dataclass(frozen=True, slots=True)
 class Databases:
