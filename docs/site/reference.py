@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 import fdbqueue
+from docs.site import kernel
 from fdbqueue.cli.app import app
 from fdbqueue.engine.verb import BoundVerb, Verb
 from fdbqueue.stored import layout
@@ -227,6 +228,7 @@ def pages() -> dict[str, str]:
     found["recipes.md"] = page("Recipes: what each layer promises", recipes())
     found["command-line.md"] = page("Commands", commands())
     found["keys.md"] = page("Keys", iter([keys()]))
+    found["kernel.md"] = page("The kernel", kernel.body())
     found["README.md"] = contents(found, toc)
     return found
 
@@ -303,8 +305,9 @@ def contents(found: dict[str, str], toc: dict[str, list[str]]) -> str:
         for file in files:
             text += f"- [{found[file + '.md'].splitlines()[0][2:]}]({file}.md)\n"
     text += "\n## All\n\n"
-    text += "- [Recipes: what each layer promises](recipes.md)\n- [Commands](command-line.md)\n- [Keys](keys.md)\n"
-    listed = [*(file for files in toc.values() for file in files), "recipes", "command-line", "keys"]
+    text += "- [Recipes: what each layer promises](recipes.md)\n- [Commands](command-line.md)\n"
+    text += "- [Keys](keys.md)\n- [The kernel](kernel.md)\n"
+    listed = [*(file for files in toc.values() for file in files), "recipes", "command-line", "keys", "kernel"]
     rest = ["../limits", "../agent-protocol", "../embedded-differences"]
     return text + "\n```{toctree}\n:hidden:\n:maxdepth: 1\n\n" + "\n".join([*listed, *rest]) + "\n```\n"
 
@@ -314,7 +317,7 @@ def anchors() -> dict[str, tuple[str, str]]:
     """Return the page and the anchor of each class and verb that the reference has, by ``Class`` and ``Class.verb``."""
     found = {"fdbqueue/stored/layout.py": ("docs/reference/keys", "")}
     for file, text in pages().items():
-        if file in ("README.md", "recipes.md", "command-line.md", "keys.md"):
+        if file in ("README.md", "recipes.md", "command-line.md", "keys.md", "kernel.md"):
             continue
         for mark, name in re.findall(r"^(#+) ([A-Za-z_][\w.]*)$", text, re.MULTILINE):
             found.setdefault(name, (f"docs/reference/{file[:-3]}", "" if mark == "#" else slug(name)))

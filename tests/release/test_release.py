@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import fdbqueue
+from docs.site import kernel
 from fdbqueue.base.deprecation import deprecated
 from tests.release import chosen, names, smoke
 from tests.release.__main__ import EPOCH, ROOT, direct, extras, with_inner
@@ -52,6 +53,21 @@ def test_the_public_names_are_those_that_a_review_has_seen() -> None:
         "The public interface has changed. Deprecate what goes (CONTRIBUTING.md), write into CHANGELOG.md, and then:"
         " python -m tests.release.names > tests/release/public_names.txt"
     )
+
+
+def test_layers_import_the_kernels_names_that_a_review_has_seen() -> None:
+    kept = Path(names.__file__).with_name("kernel_names.txt").read_text().splitlines()
+    assert list(kernel.lines()) == kept, (
+        "Layers import other names than before from below `fdbqueue.lowlevel`. If each is needed:"
+        " python -m docs.site.kernel > tests/release/kernel_names.txt"
+    )
+
+
+def test_each_name_of_the_kernel_says_what_it_is() -> None:
+    silent = [
+        row for part in kernel.body() for row in part.splitlines() if row.startswith("| `") and row.endswith("|  |")
+    ]
+    assert silent == []
 
 
 def test_an_import_loads_nothing_that_is_not_used_yet() -> None:
