@@ -523,6 +523,15 @@ def test_no_test_draws_its_data_in_a_callback(repository: Path) -> None:
     assert {name: lines for name, lines in found.items() if lines} == {}
 
 
+def test_the_map_of_the_tests_has_each_helper(repository: Path) -> None:
+    rows = re.findall(r"^\| `(\w+\.py)` \| (.*) \|$", (repository / "tests/README.md").read_text(), re.MULTILINE)
+    told = {
+        path.name: " ".join((ast.get_docstring(ast.parse(path.read_text())) or "").split("\n\n")[0].split())
+        for path in (repository / "tests/helpers").glob("*.py")
+    }
+    assert dict(rows) == told
+
+
 def test_files_that_the_code_names_are_there(repository: Path) -> None:
     there = {f"/{path.relative_to(repository)}" for path in repository.rglob("*.py") if ".venv" not in path.parts}
     missing = [
