@@ -6,7 +6,6 @@ For verbs that read a whole queue, page by page. All other verbs are steps from 
 from __future__ import annotations
 
 import contextvars
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -84,7 +83,6 @@ class _BlockedWork(Generic[T]):
 
 # Threads that do work for callers that have gone. A process that ends waits for them.
 
-_log = logging.getLogger("fdbqueue.engine")
 
 _AT_WORK: set[threading.Thread] = set()
 """The threads that finish work of this process for callers that have gone."""
@@ -108,8 +106,10 @@ def start(target: Callable[..., object], *args: Any) -> None:
     def work() -> None:
         try:
             target(*args)
-        except Exception:  # noqa: BLE001 - no caller is left to get it
-            _log.info("Work for a call that was cancelled has failed.", exc_info=True)
+        except Exception:
+            import logging  # here: a program that only uses queues needs none
+
+            logging.getLogger("fdbqueue.engine").info("Work for a call that was cancelled has failed.", exc_info=True)
         finally:
             _AT_WORK.discard(thread)
 

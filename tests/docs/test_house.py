@@ -487,11 +487,14 @@ def test_at_most_eight_files_lie_flat_in_the_package_and_each_folder_opens_with_
     assert [name for name, page in pages.items() if not page] == []
 
 
-def test_only_two_files_import_the_binding_and_one_of_them_only_what_needs_no_client_library(repository: Path) -> None:
-    assert importers(repository, "fdb") == {"fdbqueue/engine/cluster.py", "fdbqueue/engine/keys.py"}
-    needs_no_library = ("fdb.tuple", "fdb.subspace_impl")
-    of_keys = {name for name in imports(repository / "fdbqueue/engine/keys.py") if name.split(".")[0] == "fdb"}
-    assert all(name.startswith(needs_no_library) for name in of_keys)
+def test_three_files_import_the_binding_and_two_of_them_only_what_needs_no_client_library(repository: Path) -> None:
+    needs_no_library = {
+        "fdbqueue/engine/keys.py": ("fdb.tuple", "fdb.subspace_impl"),
+        "fdbqueue/engine/embedded/client/options.py": ("fdb.fdboptions",),
+    }
+    assert importers(repository, "fdb") == {"fdbqueue/engine/cluster.py", *needs_no_library}
+    for file, allowed in needs_no_library.items():
+        assert all(name.startswith(allowed) for name in imports(repository / file) if name.split(".")[0] == "fdb")
 
 
 def test_lmdb_is_imported_by_the_embedded_engine_only(repository: Path) -> None:

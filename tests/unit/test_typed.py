@@ -84,5 +84,6 @@ def test_the_librarys_own_classes_have_decoders_from_the_start() -> None:
     assert sorted(found) == [
         "messages.py: self._tag_decoder = module.Decoder(_Tagged)",
         "records.py: return msgspec.msgpack.Decoder(kind)",
+        "settings.py: self._decode = msgspec.msgpack.Decoder(kind).decode",
         "typed.py: return module.Decoder(type, **hooks)",
     ]

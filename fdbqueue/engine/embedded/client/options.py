@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
-from fdb import fdboptions
+from fdb.fdboptions import DatabaseOption, TransactionOption
 
 from fdbqueue.engine.errors import FDBError, FdbQueueError
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.database import Database
     from fdbqueue.engine.embedded.client.transaction import Transaction
 
-TRANSACTION_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = fdboptions.TransactionOption
-DATABASE_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = fdboptions.DatabaseOption
+TRANSACTION_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = TransactionOption
+DATABASE_OPTIONS: Final[Mapping[str, tuple[int, str, type, str | None]]] = DatabaseOption
 """The binding's options: number, description, and the type and meaning of the argument, by name."""
 
 DEFAULT_FOR: Final = {
