@@ -62,8 +62,8 @@ from fdbqueue.stored.codecs import Codec, JsonCodec, MsgpackCodec
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Item
 from fdbqueue.stored.order import Order
+from fdbqueue.stored.places import StoredItem
 from fdbqueue.stored.settings import Pause, Quota
-from fdbqueue.stored.states import StoredItem
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.verbs.queues import QueueInfo, find_queues, queues
 

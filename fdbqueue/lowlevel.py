@@ -46,8 +46,7 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import TAKEN, Layout, Place, new_random, pack
 from fdbqueue.stored.looks import Permit, is_paused, keep_out, permit_of
-from fdbqueue.stored.places import Standing, clear_parts, locate
-from fdbqueue.stored.states import STATES, State, stored_item
+from fdbqueue.stored.places import STATES, Standing, State, clear_parts, locate, stored_item
 from fdbqueue.verbs.by_position import ByPosition
 from fdbqueue.verbs.editing import UNCHANGED, Editing
 from fdbqueue.writes.adaptive_limit import AdaptiveLimit

@@ -21,7 +21,7 @@ from fdbqueue.stored.codecs import CODEC_ERRORS, Codec, reason_of
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
 from fdbqueue.stored.layout import Layout, Place, is_packed
 from fdbqueue.stored.order import MAX_INDEX, MAX_RANK
-from fdbqueue.stored.own_values import unreadable_item
+from fdbqueue.stored.own_rows import unreadable_item
 
 _BASE = 0x14
 """The type code of an integer without bytes; one more for each byte."""

@@ -19,8 +19,8 @@ from fdbqueue.errors import StreamError
 from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.looks import check_decodes
+from fdbqueue.stored.places import ALL_STATES
 from fdbqueue.stored.settings import check_renamed
-from fdbqueue.stored.states import ALL_STATES
 
 TAKEN = ("position", "rank", "index", "value", "headers")
 """The columns of items that were taken out."""

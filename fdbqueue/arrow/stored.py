@@ -19,9 +19,8 @@ from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
 from fdbqueue.stored.layout import Layout, Place
-from fdbqueue.stored.own_values import of_item
-from fdbqueue.stored.places import claimed_places
-from fdbqueue.stored.states import CLAIMED
+from fdbqueue.stored.own_rows import of_item
+from fdbqueue.stored.places import CLAIMED, claimed_places
 
 PAGE_ROWS = 5_000
 PAGE_BYTES = 1_000_000

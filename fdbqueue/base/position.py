@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from fdbqueue.base.reprs import Shown
-from fdbqueue.base.slots import filled_by_slots
+from fdbqueue.base.typed import filled_by_slots
 
 NUMBER_BITS = 64
 """An index and a rank are below 2^64."""

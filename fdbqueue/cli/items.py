@@ -71,7 +71,7 @@ from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import Item, salvaged_notes
 from fdbqueue.stored.layout import Layout, Place, name_of
 from fdbqueue.stored.names import queue_word
-from fdbqueue.stored.states import STATES, StoredItem
+from fdbqueue.stored.places import STATES, StoredItem
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
 

@@ -44,8 +44,8 @@ from fdbqueue.reads.inspecting import Inspection, SeenItem
 from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_figures, read_plain_rows
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
+from fdbqueue.stored.places import STATES
 from fdbqueue.stored.settings import LEAST_BYTES, Pause, Quota, read_high_water_mark
-from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 

@@ -18,8 +18,7 @@ from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import FollowUps, Micros, Notes, Seconds, check_follow_ups
 from fdbqueue.stored.layout import DROP, GO, GROUP, RESULT, SWEEP, Layout, pack
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded, signed
+from fdbqueue.stored.own_rows import decoded, own_rows, signed
 
 
 class EndPart(Protocol):

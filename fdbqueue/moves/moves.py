@@ -33,8 +33,7 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
 from fdbqueue.stored.order import MAX_INDEX
-from fdbqueue.stored.places import clear_parts
-from fdbqueue.stored.states import InQueue
+from fdbqueue.stored.places import InQueue, clear_parts
 
 # Arrivals: records of items that became available, for readers that keep a pointer into the queue.
 #

@@ -39,7 +39,7 @@ from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of
 from fdbqueue.stored.layout import TAKEN, Layout, is_packed
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_rows import of_item
 from fdbqueue.stored.places import Standing
 
 TAKE_BYTES = 2_000_000

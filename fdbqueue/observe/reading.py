@@ -17,7 +17,7 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within, stamped, within
 from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
-from fdbqueue.layers.schedules.check import stopped_at
+from fdbqueue.layers.schedules._schedules import stopped_at
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.slots import read_entry
 from fdbqueue.layers.sessions.reading.listing import read_session_stats
@@ -40,8 +40,7 @@ from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import DELAY, Layout, names_above, pack
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import unreadable_item
+from fdbqueue.stored.own_rows import own_rows, unreadable_item
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""

@@ -30,8 +30,8 @@ from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
 from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.places import STATES
 from fdbqueue.stored.settings import Pause, Quota, check_renamed, read_high_water_mark
-from fdbqueue.stored.states import STATES
 
 PLACES_LOOKED_AT = 32
 ITEMS_AT_A_PLACE = 4

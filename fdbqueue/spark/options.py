@@ -21,7 +21,7 @@ from fdbqueue.layers.common.levels import MAX_LEVELS
 from fdbqueue.spark.partition_log import JOBS_WITHOUT_A_QUEUE
 from fdbqueue.stored.layout import Layout, Name, pack
 from fdbqueue.stored.names import queue_named, queue_text
-from fdbqueue.stored.states import ALL_STATES
+from fdbqueue.stored.places import ALL_STATES
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, str], object]

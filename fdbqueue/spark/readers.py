@@ -29,7 +29,7 @@ from fdbqueue.spark.schemas import ItemTable, bad_payload
 from fdbqueue.spark.stream_source import EPOCH, ClaimRefusals, Offset, StreamSource, splits
 from fdbqueue.spark.telling import tells
 from fdbqueue.stored.items import is_chunked
-from fdbqueue.stored.states import CLAIMED
+from fdbqueue.stored.places import CLAIMED
 from fdbqueue.verbs.queue import Queue
 
 

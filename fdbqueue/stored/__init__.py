@@ -4,8 +4,7 @@ What is in here
     `layout.py`: every key that the library writes. `items.py`: items and their envelopes. `codecs.py`: a user's values
     as bytes, and `lossless.py`: what a codec would change. `catalogue.py`: which queues a database has. `order.py`:
     ranks. `counters.py`: counts by atomic adds. `places.py`: where an item is, also in a stream's batch, and the keys
-    beside it. `states.py`: an item with its notes, in any state. `settings.py`, `policies.py` and `looks.py`: a queue's
-    settings, and what a process relies on of them.
+    beside it. `settings.py`, `policies.py` and `looks.py`: a queue's settings, and what a process relies on of them.
 
 Who may use it
     `moves`, `writes`, `reads`, `arrow` and `verbs`; layers by `fdbqueue.lowlevel`.

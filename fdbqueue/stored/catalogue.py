@@ -31,7 +31,7 @@ from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
-from fdbqueue.stored.own_values import decoded, in_order
+from fdbqueue.stored.own_rows import decoded, in_order
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.policies import Policy, StoredBackoff, backoff_in, backoff_text, policy_text, stored_backoff
 

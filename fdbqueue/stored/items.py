@@ -32,8 +32,8 @@ import msgspec
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
-from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.base.times import LONGEST_SECONDS
+from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE, V
 from fdbqueue.stored.layout import MAX_PREFIX_BYTES, is_packed

@@ -33,7 +33,7 @@ from fdbqueue.errors import FormatError, QueuePaused, QueueRenamed
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded
 
 T = TypeVar("T")
 

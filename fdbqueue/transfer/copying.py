@@ -50,10 +50,9 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import keep_out
-from fdbqueue.stored.own_values import of_item, unreadable_item
-from fdbqueue.stored.places import COPY_STREAM, has_items
+from fdbqueue.stored.own_rows import of_item, unreadable_item
+from fdbqueue.stored.places import ALL_STATES, COPY_STREAM, has_items
 from fdbqueue.stored.settings import read_high_water_mark
-from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.exports import progress_key
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest, check_is_queue, marks_of, refusal, refuse_layers
 from fdbqueue.verbs.queue import Queue

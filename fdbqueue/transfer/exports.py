@@ -29,9 +29,8 @@ from fdbqueue.stored.layout import Layout, new_random, pack
 from fdbqueue.stored.looks import check_codec
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.order import MAX_INDEX
-from fdbqueue.stored.places import has_items
+from fdbqueue.stored.places import ALL_STATES, has_items
 from fdbqueue.stored.settings import read_high_water_mark
-from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.records import (
     FORMAT,

@@ -32,9 +32,9 @@ from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_
 from fdbqueue.stored.items import with_notes as with_notes_of
 from fdbqueue.stored.layout import Layout, pack
 from fdbqueue.stored.order import MAX_INDEX, MAX_NAME_BYTES, MAX_RANK
-from fdbqueue.stored.own_values import unreadable_item
+from fdbqueue.stored.own_rows import unreadable_item
+from fdbqueue.stored.places import ALL_STATES
 from fdbqueue.stored.settings import check_renamed
-from fdbqueue.stored.states import ALL_STATES
 from fdbqueue.verbs.queue import Queue
 
 REMEDY = {

@@ -14,7 +14,7 @@ from fdbqueue.engine.transactional import is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.layout import pack
-from fdbqueue.stored.states import StoredItem
+from fdbqueue.stored.places import StoredItem
 from fdbqueue.verbs.editing import UNCHANGED, Editing, ItemChange, Unchanged
 from fdbqueue.writes.adaptive_limit import Halving
 

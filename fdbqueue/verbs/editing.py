@@ -40,9 +40,8 @@ from fdbqueue.stored.items import (
 from fdbqueue.stored.layout import RANDOM_BYTES, Layout, pack, rank_of
 from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
-from fdbqueue.stored.places import Standing, claimed_places, clear_blob, locate
+from fdbqueue.stored.places import STATES, Standing, StoredItem, claimed_places, clear_blob, locate, stored_item
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
-from fdbqueue.stored.states import STATES, StoredItem, stored_item
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:

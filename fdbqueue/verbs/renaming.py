@@ -40,9 +40,8 @@ from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_
 from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
 from fdbqueue.stored.looks import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.places import COPY_STREAM
+from fdbqueue.stored.places import COPY_STREAM, STATES
 from fdbqueue.stored.settings import SMART, Mark, heads_of, keys_of_marks, pack_mark, read_mark, refusal, settings_parts
-from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.queues import nearest
 
 LONGEST_SECONDS = 6.0

@@ -25,8 +25,7 @@ from fdbqueue.stored import names
 from fdbqueue.stored.codecs import CODEC_ERRORS
 from fdbqueue.stored.items import NO_NOTES, Notes, parse, salvaged_notes
 from fdbqueue.stored.layout import Place, pack
-from fdbqueue.stored.places import claimed_places, locate
-from fdbqueue.stored.states import STATES, State
+from fdbqueue.stored.places import STATES, State, claimed_places, locate
 from fdbqueue.verbs.queues import is_there
 from fdbqueue.web.shown import BoundedCodec
 

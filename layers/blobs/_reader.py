@@ -27,7 +27,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_rows import of_item
 from fdbqueue.stored.settings import check_renamed
 
 from ..leases import LeaseRef

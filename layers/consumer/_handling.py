@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.lowlevel import Transaction, notes_of, pack, permit_of, run, run_async, value_of
 from fdbqueue.stored.codecs import why_buried
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_rows import of_item
 
 from ..common.handlers import (
     ACKED,

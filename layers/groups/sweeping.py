@@ -9,8 +9,7 @@ from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.ends import begin_sweep, group_keys, group_record
 from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
 from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.places import claimed_places
-from fdbqueue.stored.states import InQueue
+from fdbqueue.stored.places import InQueue, claimed_places
 
 from ..leases.timers import Firing, Reads, Timer, TimerKind
 from ..leases.transitions import Custody, Transitions

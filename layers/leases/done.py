@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.items import with_header
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_rows import of_item
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .lease import not_negative, positive, visible_at

@@ -11,7 +11,7 @@ from msgspec import structs
 from fdbqueue import FormatError, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.ends import encode_result
-from fdbqueue.stored.own_values import of_item, unreadable_item
+from fdbqueue.stored.own_rows import of_item, unreadable_item
 from fdbqueue.stored.settings import renamed
 from fdbqueue.verbs.editing import why_lost
 

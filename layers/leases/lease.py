@@ -9,8 +9,8 @@ from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
 from fdbqueue.base.position import check_position
-from fdbqueue.base.slots import filled_by_slots
 from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
+from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.lowlevel import Notes, Shown, V, is_database, not_negative, positive
 
 __all__ = [

@@ -31,8 +31,7 @@ from fdbqueue.moves.ends import group_keys, named_group, read_record
 from fdbqueue.reads.check import check_queue, checked, read_in
 from fdbqueue.stored.counters import read_own_stats
 from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL, rank_of
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded, signed
+from fdbqueue.stored.own_rows import decoded, own_rows, signed
 
 from .timers import due_timers
 from .transitions import Custody

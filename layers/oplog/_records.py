@@ -20,8 +20,8 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
 from fdbqueue.stored.layout import FAMILIES, is_packed
+from fdbqueue.stored.places import CLAIMED
 from fdbqueue.stored.shapes import Shape
-from fdbqueue.stored.states import CLAIMED
 
 FORMAT_VERSION = 1
 DIGEST_BYTES = 8

@@ -17,7 +17,9 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.base.reprs import near_texts
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import (
+    CheckPart,
     Database,
+    ItemCheck,
     Layout,
     Named,
     Shown,
@@ -26,15 +28,18 @@ from fdbqueue.lowlevel import (
     not_negative,
     only_database,
     only_transaction,
+    pages,
     rows,
     value_of,
     verb,
 )
 from fdbqueue.stored import shapes
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded, own_rows
 
 from ..leases.lease import positive
+
+__all__ = ["stopped_at"]
+
 
 NEVER_US = 1 << 61
 _EXTRA = "Install the extra: pip install 'fdbqueue[tasks]'."
@@ -504,3 +509,30 @@ def _check_plans(plans: object) -> None:
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(ScheduleRecord).decode
+
+
+# Check that the records of schedules can be read, and tell which of them no worker serves.
+
+
+class ScheduleCheck(ItemCheck):
+    """Reads the records of all schedules of a queue. *Cost:* one range read."""
+
+    def __init__(self, tr: Transaction | Database, queue: Queue) -> None:
+        self._tr = tr
+        self._layout = queue.layout
+
+    def problems(self) -> list[str]:
+        """Return what can't be read."""
+        problems = []
+        span = self._layout.space["schedule"].range()
+        for page in pages(self._tr, span.start, span.stop):
+            for _, row in own_rows(self._layout, "schedule", page):
+                try:
+                    read_schedule(self._layout, row.key, row.value)
+                except FormatError as error:
+                    problems.append(str(error))
+        return problems
+
+
+CHECK_PART = CheckPart(ScheduleCheck, ("schedules",))
+"""What schedules add to `fdbqueue.check`."""

@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.taking import outdated
 from fdbqueue.stored.layout import TTL, level_range, rank_of
-from fdbqueue.stored.states import InQueue
+from fdbqueue.stored.places import InQueue
 
 from ..common.waiting import long_wait
 from ..leases import Leases

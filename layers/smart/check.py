@@ -24,7 +24,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.layout import name_of
-from fdbqueue.stored.states import CLAIMED
+from fdbqueue.stored.places import CLAIMED
 
 from ..leases import LeaseStats
 from .copies import Recipients

@@ -23,7 +23,7 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded
 
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us

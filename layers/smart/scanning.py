@@ -30,8 +30,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.layout import is_packed, rank_of
 from fdbqueue.stored.own_rows import parts_of, told_foreign
-from fdbqueue.stored.places import RANGE_READ_ITEMS, read_payload
-from fdbqueue.stored.states import IN_QUEUE, InQueue
+from fdbqueue.stored.places import IN_QUEUE, RANGE_READ_ITEMS, InQueue, read_payload
 
 from .types import Key, MessageType, Sees
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Shown
-from fdbqueue.stored.states import InQueue
+from fdbqueue.stored.places import InQueue
 
 from ..common.handlers import not_awaited
 

@@ -35,7 +35,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.layout import GRANT
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded
 
 from ..leases import LeaseHandle
 from ..leases.holding import held_by

@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.reads.queue_rows import read_figures
-from fdbqueue.stored.own_values import decoded, in_order, of_item
+from fdbqueue.stored.own_rows import decoded, in_order, of_item
 from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import refuse_renamed
 

@@ -30,8 +30,8 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.own_rows import first_own, own_rows, parts_of
+from fdbqueue.stored.places import CLAIMED
 from fdbqueue.stored.shapes import check_name
-from fdbqueue.stored.states import CLAIMED
 
 FORMAT_VERSION = 1
 _FIRST_BYTE = bytes((FORMAT_VERSION << 4,))

@@ -11,8 +11,7 @@ import msgspec
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Value
 from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Transaction, fdb_tuple, rows, started, value_of, within
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded, own_rows
 
 # The stored records of subscriptions.
 

@@ -1809,7 +1809,7 @@ MUTANTS = (
     ),
     Mutant(
         "the value of an own record raises what its decoder raises",
-        "fdbqueue/stored/own_values.py",
+        "fdbqueue/stored/own_rows.py",
         (("except (FormatError, *UNREADABLE, *NOT_A_TUPLE)", "except FormatError"),),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_slot_of_a_session_is_named",),
     ),

@@ -21,7 +21,7 @@ from fdbqueue.engine import tuple as fdb_tuple
 from fdbqueue.layers import Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
-from fdbqueue.stored.states import STATES
+from fdbqueue.stored.places import STATES
 from fdbqueue.verbs import renaming
 from tests.cli.conftest import Run, beside
 from tests.cli.test_terminal import on_terminal

@@ -301,7 +301,7 @@ DECODES = {
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",
     "fdbqueue/stored/layout.py": "reads keys",
     "fdbqueue/stored/names.py": "reads texts of names",
-    "fdbqueue/stored/own_values.py": "has the decoder",
+    "fdbqueue/stored/own_rows.py": "has the decoder",
     "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "fdbqueue/verbs/editing.py": "reads a position",
     "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
@@ -322,7 +322,7 @@ DECODES = {
     "layers/tasks/_arguments.py": "reads the payloads of users' items",
     "layers/tasks/_lane.py": "reads the payloads of users' items, and results",
 }
-"""Files that may decode stored bytes without `fdbqueue.stored.own_values.decoded`, and why."""
+"""Files that may decode stored bytes without `fdbqueue.stored.own_rows.decoded`, and why."""
 
 
 def decodes(source: str) -> list[int]:
@@ -354,7 +354,7 @@ def decodes(source: str) -> list[int]:
 )
 def test_what_decodes_stored_bytes_is_found(line: str) -> None:
     assert decodes(line) == [1]
-    assert decodes("from fdbqueue.stored.own_values import decoded") == []
+    assert decodes("from fdbqueue.stored.own_rows import decoded") == []
 
 
 KNOWN_READABLE = "were read before: the bytes are known to be good"
@@ -413,7 +413,7 @@ def test_what_reads_an_item_without_its_name_is_found() -> None:
 
 
 def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
-    """An error about an item names it: see `of_item` in `fdbqueue.stored.own_values`."""
+    """An error about an item names it: see `of_item` in `fdbqueue.stored.own_rows`."""
     folders = ("moves", "reads", "writes", "verbs", "observe", "layers", "transfer")
     found = {
         "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts): lines
@@ -426,7 +426,7 @@ def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
 
 
 def test_stored_records_are_decoded_in_one_place(repository: Path) -> None:
-    """An error about a record names its key: see `fdbqueue.stored.own_values`."""
+    """An error about a record names its key: see `fdbqueue.stored.own_rows`."""
     folders = ("moves", "stored", "reads", "writes", "verbs", "observe", "layers")
     found = {
         "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts)

@@ -20,7 +20,7 @@ from fdbqueue.spark.options import LOOK, parse
 from fdbqueue.spark.schemas import ItemTable, look_schema
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import pack
-from fdbqueue.stored.states import ALL_STATES
+from fdbqueue.stored.places import ALL_STATES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

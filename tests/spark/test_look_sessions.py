@@ -17,7 +17,7 @@ from fdbqueue.spark.looks import Stored, session_pages, session_ranges
 from fdbqueue.spark.options import LOOK, Options, parse
 from fdbqueue.spark.schemas import ItemTable, look_schema
 from fdbqueue.stored.names import session_text
-from fdbqueue.stored.states import ALL_STATES
+from fdbqueue.stored.places import ALL_STATES
 from tests.helpers.clock import Clock
 
 if TYPE_CHECKING:

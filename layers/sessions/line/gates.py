@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
-from fdbqueue.stored.own_values import decoded, unsigned
+from fdbqueue.stored.own_rows import decoded, unsigned
 from fdbqueue.stored.settings import refuse_old_name
 
 from ...common.handlers import fields

@@ -37,7 +37,7 @@ from fdbqueue.moves.admission import is_marked, mark_smart
 from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.looks import look
-from fdbqueue.stored.own_values import of_item
+from fdbqueue.stored.own_rows import of_item
 from fdbqueue.writes.appending import append_item
 
 from ...common.handlers import fields

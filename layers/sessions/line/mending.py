@@ -19,7 +19,7 @@ from fdbqueue.lowlevel import Transaction, fdb_tuple, notes_of, rows, value_of
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.own_rows import own_rows, session_of
-from fdbqueue.stored.states import IN_QUEUE, STATES
+from fdbqueue.stored.places import IN_QUEUE, STATES
 
 from ..session.records import OPEN, RENEWING, WAKER, SessionPointer, SessionRecord, pointer_of, unpack_record
 from ..session.session import Session

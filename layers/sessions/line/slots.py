@@ -32,7 +32,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded
 
 from ...leases import Disposition
 from ..session.records import (

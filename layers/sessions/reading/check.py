@@ -37,8 +37,7 @@ from fdbqueue.reads.check import (
 from fdbqueue.reads.queue_rows import MakesCheck
 from fdbqueue.stored.layout import FAMILIES, REMOVE_FOREIGN
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import own_rows
-from fdbqueue.stored.own_values import decoded, signed, unsigned
+from fdbqueue.stored.own_rows import decoded, own_rows, signed, unsigned
 
 from ...leases.reports import TimerCheck, Tracked, is_tracked
 from ...leases.transitions import Retry

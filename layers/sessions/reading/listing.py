@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.names import session_text
-from fdbqueue.stored.own_values import decoded, signed
+from fdbqueue.stored.own_rows import decoded, signed
 from fdbqueue.stored.settings import check_renamed
 
 from ...leases.lease import seconds_or_none

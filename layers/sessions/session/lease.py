@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position
-from fdbqueue.base.slots import filled_by_slots
+from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.engine.steps import finished, value_of
 from fdbqueue.lowlevel import Notes, Transaction, V, notes_of, pack, rows, started
 

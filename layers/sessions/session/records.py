@@ -13,7 +13,7 @@ from msgspec.structs import astuple, replace
 from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.deprecation import deprecated
-from fdbqueue.base.slots import filled_by_slots
+from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.engine.keys import NOT_A_TUPLE, within
 from fdbqueue.lowlevel import (
     NO_NOTES,
@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     parse,
 )
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_values import decoded
+from fdbqueue.stored.own_rows import decoded
 from fdbqueue.stored.settings import SettingsPart
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]

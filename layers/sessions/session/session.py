@@ -35,7 +35,7 @@ from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.known import RAW, Look, Registration
 from fdbqueue.stored.layout import DELAY
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_values import decoded, of_item
+from fdbqueue.stored.own_rows import decoded, of_item
 from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.verbs.editing import SessionAddress
 

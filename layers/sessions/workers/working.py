@@ -38,10 +38,9 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
-from fdbqueue.stored.own_values import unreadable_item
-from fdbqueue.stored.places import locate
+from fdbqueue.stored.own_rows import unreadable_item
+from fdbqueue.stored.places import STATES, locate
 from fdbqueue.stored.settings import check_renamed
-from fdbqueue.stored.states import STATES
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
 from ...leases import Disposition, Lease
