@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fdbqueue.base.arguments import check_limit, check_text
+from fdbqueue.base.arguments import check_limit, check_text, check_values
 from fdbqueue.base.deprecation import deprecated
 from fdbqueue.base.reprs import Named, Shown
 from fdbqueue.base.reprs import Table as TextTable
@@ -32,7 +32,6 @@ from fdbqueue.stored.items import (
     NO_NOTES,
     Envelope,
     Notes,
-    check_values,
     chunks_of,
     envelope,
     has_parts,

@@ -437,47 +437,6 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
     return payload
 
 
-def check_values(values: object) -> None:
-    """Raise TypeError unless `values` is an iterable of values. One value is not, and neither is a data frame.
-
-    >>> from fdbqueue.stored.items import check_values
-    >>> check_values("teapot")
-    Traceback (most recent call last):
-    TypeError: Values to enqueue are an iterable, such as a list, not one str. Give [value], or use `enqueue`.
-    """
-    kind = type(values)
-    if kind is list:
-        return
-    library = kind.__module__.partition(".")[0]
-    if library in _FRAMES or any(hasattr(kind, protocol) for protocol in _FRAME_PROTOCOLS):
-        raise TypeError(
-            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__} of {library}, whose columns"
-            f" would be the items. Give {_FRAMES.get(library, 'a list of its rows')}."
-        )
-    if isinstance(values, str | bytes | bytearray | memoryview | Mapping):
-        raise TypeError(
-            f"Values to enqueue are an iterable, such as a list, not one {kind.__name__}. Give [value], or use"
-            " `enqueue`."
-        )
-    if hasattr(values, "get_range"):  # a wrapper of a cluster's database has it by `__getattr__`
-        raise TypeError(
-            f"Values to enqueue are an iterable, such as a list, not a {kind.__name__}: the database or the transaction"
-            " comes first, then the values."
-        )
-    if not (hasattr(kind, "__iter__") or hasattr(kind, "__getitem__")):
-        raise TypeError(f"Values to enqueue are an iterable, such as a list, not {kind.__name__}.")
-
-
-_FRAME_PROTOCOLS = ("__arrow_c_stream__", "__arrow_c_array__", "__dataframe__")
-_FRAMES = {
-    "pandas": "frame.to_dict('records'), or series.to_list()",
-    "polars": "frame.to_dicts(), or series.to_list(); of a LazyFrame frame.collect()",
-    "pyarrow": "table.to_pylist()",
-    "pyspark": "frame.toLocalIterator(), or use fdbqueue.spark.enqueue_dataframe",
-}
-"""The suggested replacement, by the library of a data frame."""
-
-
 def check_headers(headers: Mapping[str, Any] | None) -> None:
     """Refuse headers that are neither None nor a mapping whose keys are str.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overlo
 
 from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
-from fdbqueue.base.arguments import check_borders, check_limit
+from fdbqueue.base.arguments import check_borders, check_limit, check_values
 from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -42,7 +42,6 @@ from fdbqueue.stored.items import (
     Envelope,
     Item,
     blob_of,
-    check_values,
     chunks_of,
     envelope,
     has_parts,

@@ -21,8 +21,7 @@ from ..common.handlers import Handler, Middleware, bound, checked
 from ..common.waiting import Beside, at_signals, in_event_loop
 from ..leases import Leases
 from ..leases.done import sessions_of
-from ..leases.lease import not_negative, positive
-from ..leases.leases import this_consumer
+from ..leases.lease import not_negative, positive, this_consumer
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
 from ._holds import ConsumerReport, ConsumerTerms, RunTerms

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
+from fdbqueue.base.arguments import check_text
 from fdbqueue.base.position import check_position
 from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.lowlevel import Notes, Shown, V, is_database, not_negative, positive
+from fdbqueue.moves.moves import cut
 
 __all__ = [
     "LONGEST_SECONDS",
@@ -187,3 +192,28 @@ def lease_of(item: Item[V], notes: Notes) -> Lease[V]:
         notes.group,
         notes.enqueued_at_us / 1e6 if notes.enqueued_at_us > 0 else None,
     )
+
+
+CONSUMER_BYTES = 200
+
+
+def this_consumer(name: str | None) -> str:
+    """Return a consumer's name: host name and process id by default.
+
+    Raises:
+        TypeError: it is not a str. ValueError: it is empty, or has a lone surrogate.
+    """
+    if name is None:
+        return _this_process(os.getpid())
+    if not isinstance(name, str):
+        raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
+    if not name:
+        raise ValueError("consumer is empty. Give the name for its leases; without one it is host name and process id.")
+    if not name.isascii():
+        check_text(name, "The name of a consumer")
+    return cut(name, CONSUMER_BYTES)
+
+
+@lru_cache(maxsize=1)
+def _this_process(pid: int) -> str:
+    return cut(f"{socket.gethostname()}:{pid}", CONSUMER_BYTES)

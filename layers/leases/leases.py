@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import os
-import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from fdbqueue import BulkReport, CheckReport, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable, check_columns, table_rows
-from fdbqueue.base.arguments import check_text
 from fdbqueue.base.reprs import function_text
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
@@ -39,17 +36,26 @@ from .browsing import DeadLetters, State, StoredItem, browse
 from .done import NO_FOLLOW_UPS, Done, FollowUp, done_of
 from .enqueueing import RowTerms, enqueue_with_notes
 from .holding import Holding, Live, several
-from .lease import LONGEST_SECONDS, Disposition, Lease, LeaseRef, clock_us, not_negative, positive, visible_at
+from .lease import (
+    LONGEST_SECONDS,
+    Disposition,
+    Lease,
+    LeaseRef,
+    clock_us,
+    not_negative,
+    positive,
+    this_consumer,
+    visible_at,
+)
 from .reports import LeaseStats, Looks, check_leases, read_lease_stats
 from .taking import Head, commit_if_written
 from .timers import ReclaimReport, next_due_us, reclaim
-from .transitions import Custody, Retry, check_failure, cut
+from .transitions import Custody, Retry, check_failure
 
 T = TypeVar("T")
 
 TERMS = frozenset({"delay", "at", "ttl", "headers"})
 COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_column", "ttl_column"})
-CONSUMER_BYTES = 200
 
 
 class Leases(Named, ByPosition[V]):
@@ -587,25 +593,3 @@ def _check_names(terms: object, columns: object) -> None:
         raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
     if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
         raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
-
-
-def this_consumer(name: str | None) -> str:
-    """Return a consumer's name: host name and process id by default.
-
-    Raises:
-        TypeError: it is not a str. ValueError: it is empty, or has a lone surrogate.
-    """
-    if name is None:
-        return _this_process(os.getpid())
-    if not isinstance(name, str):
-        raise TypeError(f"consumer is a text, the name in its leases, not {name!r}.")
-    if not name:
-        raise ValueError("consumer is empty. Give the name for its leases; without one it is host name and process id.")
-    if not name.isascii():
-        check_text(name, "The name of a consumer")
-    return cut(name, CONSUMER_BYTES)
-
-
-@lru_cache(maxsize=1)
-def _this_process(pid: int) -> str:
-    return cut(f"{socket.gethostname()}:{pid}", CONSUMER_BYTES)

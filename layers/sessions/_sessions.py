@@ -29,8 +29,7 @@ from ..common.batcher import TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
 from ..leases.done import Entered, done_of
 from ..leases.enqueueing import enqueue_with_notes
-from ..leases.lease import check_timeout, check_waits, not_negative, positive, visible_at
-from ..leases.leases import this_consumer
+from ..leases.lease import check_timeout, check_waits, not_negative, positive, this_consumer, visible_at
 from ..leases.transitions import Retry, check_failure
 from .line.line import Line, Rules
 from .line.line_queue import LineQueue

@@ -38,8 +38,7 @@ from ..common.composing import QueueWithLeases, leases_of
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases, LeaseStats
 from ..leases.holding import REF_TYPES, check_refs
-from ..leases.lease import check_timeout, positive
-from ..leases.leases import this_consumer
+from ..leases.lease import check_timeout, positive, this_consumer
 from ..leases.reports import check_leases
 from ._head_coordinator import HeadCoordinator
 from ._recent import RecentLeases, RecentVersion

@@ -42,7 +42,7 @@ from fdbqueue.stored.items import PLAIN, blob_of
 from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import pause_of, paused_error
 
-from ..leases.leases import CONSUMER_BYTES
+from ..leases.lease import CONSUMER_BYTES
 from ..leases.transitions import Transitions, at_rest, cut, size_beside
 from .records import Bad, BatchRecord, Split, StreamKeys, StreamRecord, Terms, decode, encode, splits_of, thinned
 

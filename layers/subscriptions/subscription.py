@@ -32,8 +32,7 @@ from fdbqueue.stored.settings import refuse_renamed
 
 from ..common.waiting import long_wait
 from ..leases import Lease, LeaseRef, Leases
-from ..leases.lease import check_timeout, check_waits, positive
-from ..leases.leases import this_consumer
+from ..leases.lease import check_timeout, check_waits, positive, this_consumer
 from ..leases.taking import TOKEN_BYTES, Allotment, Taking
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_due
 from ..leases.transitions import Transitions

@@ -47,8 +47,7 @@ from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
 from ...leases.holding import mostly_lost
-from ...leases.lease import seconds_or_none
-from ...leases.leases import this_consumer
+from ...leases.lease import seconds_or_none, this_consumer
 from ...leases.transitions import ERROR_BYTES, cut
 from ..line.line import Line, PointerMoves, bypassed, enter_session, enter_sessions
 from ..session.lease import (
