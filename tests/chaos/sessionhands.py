@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from fdbqueue import Queue
-from fdbqueue.layers.leases import Backoff, immediately
+from fdbqueue.layers.leases import Backoff
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.sessions import Gate, SessionLease, Sessions
 from tests.chaos.hand import DURATION_S, Hand, Tools
@@ -21,7 +21,7 @@ AHEAD = (3, 3, 30, 100)
 
 
 def sessions_of(
-    queue: Queue, backoff: Backoff, clock: Callable[[], float], *, consumer: str, kind: Kind
+    queue: Queue, backoff: Backoff | None, clock: Callable[[], float], *, consumer: str, kind: Kind
 ) -> Sessions[bytes]:
     """Return the round's sessions."""
     gated = kind is Kind.gates
@@ -282,7 +282,7 @@ class GateKeeper(SessionKeeper):
 
 def drain_sessions(db: Any, queue: Queue, history: History, *, clock: Callable[[], float], kind: Kind) -> None:
     """Do all items that are there, as a worker whose clock says that all times have come."""
-    sessions = sessions_of(queue, immediately, clock, consumer="drain", kind=kind)
+    sessions = sessions_of(queue, None, clock, consumer="drain", kind=kind)
     for gate in GATES:
         sessions.set_limit(db, gate, None)
     for name in SESSIONS:

@@ -152,7 +152,7 @@ def _tools(part: Part, history: History, opened: Any) -> Tools:
     queue = queue_of(space, part.kind)
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")
     db = ChaosDatabase(opened, part.odds, history, f"{part.seed}/faults")
-    backoff = random.Random(part.seed).choice([immediately, constant(0.1)])
+    backoff = random.Random(part.space).choice([immediately, constant(0.1)])  # one policy for all of a queue
     head = head_of(queue, part.kind)
     leases = Leases(queue, max_attempts=most_attempts(part.kind), backoff=backoff, clock=clock, head=head)
     names = CREDIT if part.kind is Kind.subscriptions else ()

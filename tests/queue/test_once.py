@@ -134,7 +134,7 @@ def test_stale_commit_markers_are_swept_and_fresh_ones_are_not(
     assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 4
     later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: later)
-    monkeypatch.setattr("fdbqueue.engine.transactional.os.urandom", lambda n: b"\x00" * n)
+    monkeypatch.setattr("os.urandom", lambda n: b"\x00" * n)
     assert Client(queue.layout.markers.key()).begin < db.get_range_startswith(queue.layout.markers.key())[0].key
     Queue(queue.layout.space).enqueue(db, b"x")
     assert len(list(db.get_range_startswith(queue.layout.markers.key()))) == 1
@@ -147,7 +147,7 @@ def test_a_marker_whose_client_returns_during_the_sweep_stays(
     [key] = [row.key for row in db.get_range_startswith(queue.layout.markers.key())]
     later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: later)
-    monkeypatch.setattr("fdbqueue.engine.transactional.os.urandom", lambda n: b"\x00" * n)
+    monkeypatch.setattr("os.urandom", lambda n: b"\x00" * n)
     calls: Iterator[Any] = iter([lambda: db.set(key, b"the mark of a call in doubt")])
 
     def plan() -> Fault | None:
@@ -263,7 +263,7 @@ def a_day_later(monkeypatch: pytest.MonkeyPatch, db: Any, queue: Queue) -> None:
     Queue(queue.layout.space).enqueue(db, b"x")
     later = time.time_ns() + int((STALE_AFTER_S + 60) * 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: later)
-    monkeypatch.setattr("fdbqueue.engine.transactional.os.urandom", lambda n: b"\x00" * n)
+    monkeypatch.setattr("os.urandom", lambda n: b"\x00" * n)
 
 
 @pytest.mark.usefixtures("a_day_later")

@@ -43,10 +43,9 @@ class Scene:
         self.queue.clear(db)
         self.queue.enqueue_many(db, [f"held {n}" for n in range(3)])
         self.held = self.leases.lease_many(db, limit=3, duration=30)
-        mortal = Leases(Queue(self.space, codec="str"), max_attempts=1, clock=self.clock)
         self.queue.enqueue(db, "dead")
-        [doomed] = mortal.lease_many(db)
-        mortal.nack(db, doomed)
+        [doomed] = self.leases.lease_many(db)
+        self.leases.nack(db, doomed, last=True)
         self.queue.enqueue_many(db, ["a", "b", "c"])
 
     def state(self, db: Any) -> dict[str, list[tuple[str, int]]]:

@@ -57,7 +57,13 @@ ANYTHING = {
     *("JsonCodec.decode", "JsonCodec.encode", "MsgpackCodec.decode", "MsgpackCodec.encode"),  # in a CodecError
     *("Messages.decode", "Messages.decode_typed", "Messages.encode_as"),  # the same
     *("AmqpLevels.rank", "EarliestDeadline.rank", "Levels.rank"),  # the headers of an enqueue were checked
-    *("Done.of", "Groups.refused", "ItemFields.filter", "Tasks.is_eager"),  # they look at what the library gives
+    *(
+        "Done.of",
+        "Groups.refused",
+        "ItemFields.filter",
+        "Subscription.permit",
+        "Tasks.is_eager",
+    ),  # they look at what the library gives
     *("FdbqueueInstrumentor.instrument", "FdbqueueInstrumentor.uninstrument", "instrument"),  # OpenTelemetry's
 }
 """What takes any value, or whose arguments are not ours to judge, or whose errors a queue puts into its own."""

@@ -343,7 +343,7 @@ OF_LAYERS = {
 """They return steps, for verbs of layers, which are themselves in these tables."""
 
 
-READ_NOTHING = {"StagedQueue.known", "Task.handle", "Tasks.is_eager"}
+READ_NOTHING = {"StagedQueue.known", "Subscription.permit", "Task.handle", "Tasks.is_eager"}
 """They only keep a database, or look at what they are given."""
 
 

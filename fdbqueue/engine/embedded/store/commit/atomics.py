@@ -1,4 +1,4 @@
-"""Atomic operations as pure functions: each takes the stored value and the parameter and returns the new value.
+r"""Atomic operations as pure functions: each takes the stored value and the parameter and returns the new value.
 
 ``None`` means that the key has no value, both as argument and as result. The numbers are FoundationDB's own mutation
 types, so a commit passes them on unchanged. ``min`` and ``bit_and`` behave like API version 510 and later: on a key
