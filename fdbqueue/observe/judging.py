@@ -16,7 +16,7 @@ from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import KeyValue
 from fdbqueue.engine.keys import is_within
 from fdbqueue.errors import FormatError
-from fdbqueue.layers.schedules._schedules import stopped_at
+from fdbqueue.layers.schedules.schedules import stopped_at
 from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended

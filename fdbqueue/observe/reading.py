@@ -17,7 +17,7 @@ from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.keys import Subspace, behind, is_within, stamped, within
 from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError
-from fdbqueue.layers.schedules._schedules import stopped_at
+from fdbqueue.layers.schedules.schedules import stopped_at
 from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.line.slots import read_entry
 from fdbqueue.layers.sessions.reading.listing import read_session_stats

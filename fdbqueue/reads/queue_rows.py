@@ -111,7 +111,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     streams="fdbqueue.layers.streams.records:CHECK_PART",
     smart="fdbqueue.layers.smart.check:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
-    schedules="fdbqueue.layers.schedules._schedules:CHECK_PART",
+    schedules="fdbqueue.layers.schedules.schedules:CHECK_PART",
 )
 content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
 page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.listing:PAGE_PART")

@@ -1668,7 +1668,7 @@ MUTANTS = (
     ),
     Mutant(
         "a damaged schedule hides the others",
-        "layers/schedules/_schedules.py",
+        "layers/schedules/schedules.py",
         (
             (
                 "        except FormatError as error:\n            return S",
@@ -1787,7 +1787,7 @@ MUTANTS = (
     ),
     Mutant(
         "the removal of a schedule reads its record",
-        "layers/schedules/_schedules.py",
+        "layers/schedules/schedules.py",
         (("            await self._present(tr, name)  #", "            await self._stored(tr, name)  #"),),
         tests=(
             "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_names_its_key_and_can_be_removed",
@@ -1795,7 +1795,7 @@ MUTANTS = (
     ),
     Mutant(
         "a damaged schedule of another program stops all ticks",
-        "layers/schedules/_schedules.py",
+        "layers/schedules/schedules.py",
         (("partial(self._records, names={plan.name for plan in plans})", "self._records"),),
         tests=(
             "tests/layers/together/test_damaged_records.py::test_a_damaged_schedule_of_another_program_stops_no_tick",

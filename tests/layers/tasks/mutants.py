@@ -9,7 +9,7 @@ RUNNING = "layers/tasks/_running.py"
 ARGUMENTS = "layers/tasks/_arguments.py"
 TASKS = "layers/tasks/_tasks.py"
 TASK = "layers/tasks/_task.py"
-SCHEDULES = "layers/schedules/_schedules.py"
+SCHEDULES = "layers/schedules/schedules.py"
 BUCKET = "layers/middleware/token_bucket.py"
 HANDLERS = "layers/common/handlers.py"
 CONSUMER = "layers/consumer/_handling.py"
@@ -95,7 +95,7 @@ MUTANTS = (
     ),
     Mutant(
         "a time that the clock repeats is a tick of its second hour",
-        "layers/schedules/_schedules.py",
+        "layers/schedules/schedules.py",
         (("if tick > at_us), NEVER_US)", "if tick), NEVER_US)"),),
         tests=("tasks/test_ticks",),
     ),

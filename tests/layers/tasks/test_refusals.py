@@ -278,7 +278,7 @@ def test_schedules(db: Any, app: Any) -> None:
             app.periodic("* * * * *", tz=zone)
         assert "extra" not in str(told.value)
     with (
-        patch("fdbqueue.layers.schedules._schedules.available_timezones", set),
+        patch("fdbqueue.layers.schedules.schedules.available_timezones", set),
         pytest.raises(ValueError, match=r"no data about time zones\. Install the extra"),
     ):
         app.periodic("* * * * *", tz="Europe/Nowhere")

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fdbqueue import FDBError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
-from fdbqueue.layers.schedules._schedules import Cron, Every, Times, first_after
+from fdbqueue.layers.schedules.schedules import Cron, Every, Times, first_after
 from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fdbqueue.layers.schedules._schedules import Cron, Every, first_after, last_until
+from fdbqueue.layers.schedules.schedules import Cron, Every, first_after, last_until
 
 NIGHT = "30 2 * * *"
 HALF_HOURS = "*/30 * * * *"

@@ -13,7 +13,7 @@ import fdbqueue
 from fdbqueue import FormatError, Queue, check
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Groups, Leases, Sessions, Subscriptions, Tasks
-from fdbqueue.layers.schedules._schedules import Rule, ScheduleRecord
+from fdbqueue.layers.schedules.schedules import Rule, ScheduleRecord
 from fdbqueue.moves.ends import group_keys
 from tests.helpers.clock import Clock
 
