@@ -1936,6 +1936,18 @@ MUTANTS = (
         tests=("tests/unit/test_store_checksums.py::test_each_read_of_a_changed_row_names_it",),
     ),
     Mutant(
+        "a commit takes the state before for one that this process saw",
+        "fdbqueue/engine/embedded/store/commit/committer.py",
+        (("no_long.until == txn_id - 1 and not no_long.written", "not no_long.written"),),
+        tests=("tests/unit/test_store_no_long_keys.py::test_a_long_key_of_another_process_is_read_after_own_commits",),
+    ),
+    Mutant(
+        "a commit of a long key is taken for one of short keys",
+        "fdbqueue/engine/embedded/store/commit/committer.py",
+        (("no_long.until == txn_id - 1 and not no_long.written", "no_long.until == txn_id - 1"),),
+        tests=("tests/unit/test_store_no_long_keys.py::test_an_own_long_key_is_read",),
+    ),
+    Mutant(
         "a counter that was changed on the disk is added to",
         "fdbqueue/engine/embedded/store/commit/request.py",
         (("                if crc32(key + old) != WHOLE:\n", "                if False:\n"),),
