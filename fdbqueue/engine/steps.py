@@ -398,6 +398,9 @@ def _continued(steps: Steps[T], future: Any) -> Generator[Any, Any, T]:
         while True:
             try:
                 value = yield future
+            except GeneratorExit:
+                steps.close()  # nothing, if the garbage collector has closed them first
+                raise
             except BaseException as error:  # noqa: BLE001 - the steps decide what it means
                 future = steps.throw(error)
             else:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine.steps import Steps, aio, run, run_async, value_of
+from fdbqueue.engine.steps import Steps, aio, run, run_async, started, value_of
 from fdbqueue.engine.waiting import until_changed
 
 
@@ -173,3 +173,14 @@ def test_a_future_that_is_awaited_itself_names_value_of(db: Any, drive: Callable
     with pytest.raises(TypeError, match="await") as caught:
         drive(body(db.create_transaction()))
     assert "await value_of(tr.get(key))" in caught.value.__notes__[0]
+
+
+def test_steps_that_nobody_waits_for_may_be_closed_before_what_waits_for_them() -> None:
+    async def body() -> Any:
+        return await value_of(Pending())
+
+    own = body()
+    begun: Any = started(own)
+    begun.send(None)  # a caller waits
+    own.close()  # the garbage collector closes what has no owner in any order
+    begun.close()
