@@ -221,9 +221,10 @@ class Round:
         """
         history = History(folder, "drain")
         queue = queue_of(self.space, self.kind)
+        passed = 0
 
         def ahead() -> float:
-            return time.time() + FAR_AHEAD_S
+            return time.time() + FAR_AHEAD_S + passed
 
         def later() -> float:
             # What the drain ended or asked again itself is removed later than all else.
@@ -253,6 +254,7 @@ class Round:
         while True:
             self._reclaim_all(db, leases)
             leases.dead.redrive(db)
+            passed += 1  # what comes back waits for the queue's back-off, a tenth of a second
             number = history.begin("staged lease many", {})
             taken = staged.lease_many(db, limit=200)
             history.end(number, OK, {"leases": told_leases(taken)})
