@@ -85,7 +85,7 @@ def _told(module: ModuleType) -> dict[str, str]:
 
 
 def _value(one: object) -> str:
-    """Return what stands for a name without a text of its own: the text of what it names, or its value."""
+    """Return the cell of a name that its module does not describe: a docstring of what it names, or its value."""
     if isinstance(one, ModuleType):
         return _first_sentence(inspect.getdoc(one) or "")
     if isinstance(one, type) or inspect.isfunction(one):
