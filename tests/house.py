@@ -16,6 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LONG_LINES = 600
 """A file with more lines is long."""
+_NOT_PRIVATE = ("_", "_exit", "_replace", "_repr_html_", "_repr_png_")
+"""Documented names of Python (`os._exit`, named tuples) and of notebooks."""
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
@@ -114,7 +116,7 @@ def _add_import(found: Measures, path: Path, node: ast.Import | ast.ImportFrom) 
 
 
 def _is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__") and name != "_"
+    return name.startswith("_") and not name.startswith("__") and name not in _NOT_PRIVATE
 
 
 def _is_own(value: ast.expr) -> bool:

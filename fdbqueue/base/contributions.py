@@ -20,7 +20,8 @@ class Contributions(Generic[T]):
     """
 
     def __init__(self, **own: str) -> None:
-        self._parts: dict[str, str | T] = {**own}
+        self.parts: dict[str, str | T] = {**own}
+        """By the name of their layer: a part, or where it is, as ``module:name``."""
 
     def add(self, name: str, part: T) -> None:
         """Add the part of a layer, or replace it.
@@ -28,17 +29,17 @@ class Contributions(Generic[T]):
         Raises:
             ValueError: the name is empty, or that of a layer of the library.
         """
-        if not name or isinstance(self._parts.get(name), str):
+        if not name or isinstance(self.parts.get(name), str):
             raise ValueError(f"A layer of your own needs a name that the library does not use, not {name!r}.")
-        self._parts[name] = part
+        self.parts[name] = part
 
     def all(self) -> dict[str, T]:
         """Return all parts, in the order in which they were added. It imports the library's own."""
-        return {name: _loaded(part) if isinstance(part, str) else part for name, part in self._parts.items()}
+        return {name: _loaded(part) if isinstance(part, str) else part for name, part in self.parts.items()}
 
     def added(self) -> list[T]:
         """Return the parts that were added, without the library's own."""
-        return [part for part in self._parts.values() if not isinstance(part, str)]
+        return [part for part in self.parts.values() if not isinstance(part, str)]
 
 
 def _loaded(place: str) -> Any:

@@ -34,7 +34,7 @@ def stranger(tmp_path: Path) -> Iterator[ModuleType]:
     yield module
     del sys.modules["rate_limited"]
     for registry in (check_parts, page_parts):
-        registry._parts.pop("rate limits")
+        registry.parts.pop("rate limits")
 
 
 def test_it_imports_public_names_only() -> None:

@@ -119,7 +119,7 @@ def test_a_layer_of_ones_own_is_in_both_lists(own: Any, monkeypatch: pytest.Monk
     async def figures(tr: Any, layout: Any) -> int:
         return 7
 
-    monkeypatch.setattr(page_parts, "_parts", dict(page_parts._parts))
+    monkeypatch.setattr(page_parts, "parts", dict(page_parts.parts))
     add_to_page("own", PagePart(section, figures))
     Queue("orders", codec="str").enqueue(own, "a")
     [one] = listed(own)

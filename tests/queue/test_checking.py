@@ -105,7 +105,7 @@ class NoBananas(ItemCheck):
 
 
 def test_a_layer_of_ones_own_adds_its_part(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_parts, "_parts", dict(check_parts._parts))
+    monkeypatch.setattr(check_parts, "parts", dict(check_parts.parts))
     add_to_check("bananas", CheckPart(NoBananas, ("bananas",), (("cherries", lambda layout: layout.space["cherry"]),)))
     queue = Queue(space, codec="str")
     queue.enqueue(db, "apple")

@@ -339,7 +339,7 @@ def test_a_layer_of_ones_own_adds_a_section_to_the_page(
         stored = await value_of(tr.snapshot.get(layout.space.pack(("rate",))))
         return Rate() if stored.present() else None
 
-    monkeypatch.setattr(page_parts, "_parts", dict(page_parts._parts))
+    monkeypatch.setattr(page_parts, "parts", dict(page_parts.parts))
     add_to_page("rates", PagePart(section))
     queue = Queue(space, codec="str")
     assert queue.inspect(db).sections == {}

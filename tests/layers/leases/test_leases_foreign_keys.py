@@ -165,7 +165,7 @@ def test_a_stray_counter_of_a_group_breaks_no_call(db: Any, leases: Leases[str])
 def test_keys_of_queues_and_layers_below_a_name_are_not_removed(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(check_parts, "_parts", dict(check_parts._parts))
+    monkeypatch.setattr(check_parts, "parts", dict(check_parts.parts))
     leases = Leases(Queue(space, codec="str"))
     leases.enqueue(db, "teapot")
     mine, stray = (leases.layout.space.pack((name, 1.5)) for name in ("my layer", "stray"))
