@@ -43,9 +43,10 @@ from fdbqueue.stored.items import (
     size_of,
     with_notes,
 )
-from fdbqueue.stored.layout import TAKEN, Layout, Place, new_random, pack
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import Permit, is_paused, keep_out, permit_of
 from fdbqueue.stored.places import STATES, Standing, State, clear_parts, locate, stored_item
+from fdbqueue.stored.positions import TAKEN, Place, new_random, pack
 from fdbqueue.verbs.by_position import ByPosition
 from fdbqueue.verbs.editing import UNCHANGED, Editing
 from fdbqueue.writes.adaptive_limit import AdaptiveLimit

@@ -18,7 +18,8 @@ from fdbqueue.engine.transactional import only_database, only_transaction
 from fdbqueue.reads.figures import FAINT, INK, OTHERS, bars, lines, new_figure, png
 from fdbqueue.reads.inspecting import Inspection
 from fdbqueue.stored.items import parse
-from fdbqueue.stored.layout import is_packed, name_of
+from fdbqueue.stored.layout import name_of
+from fdbqueue.stored.positions import is_packed
 from fdbqueue.verbs.queue import Queue
 
 if TYPE_CHECKING:

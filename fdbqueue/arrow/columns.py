@@ -19,9 +19,9 @@ from fdbqueue.base.position import Position
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.stored.codecs import CODEC_ERRORS, Codec, reason_of
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Notes, has_notes, headers_of, notes_of, salvaged_notes
-from fdbqueue.stored.layout import Layout, Place, is_packed
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX, MAX_RANK
-from fdbqueue.stored.own_rows import unreadable_item
+from fdbqueue.stored.positions import Place, is_packed
 
 _BASE = 0x14
 """The type code of an integer without bytes; one more for each byte."""
@@ -315,7 +315,7 @@ class Columns:
 
     def _unreadable(self, packed: bytes, error: FormatError) -> FormatError:
         remedy = "Show it as null: on_bad='null', or Spark's option onBadItem. `Queue.cancel` removes it."
-        return unreadable_item(self._layout, packed, error, remedy)
+        return self._layout.unreadable_item(packed, error, remedy)
 
     def _shown(self, payload: bytes) -> Any:
         name = self._codec.name

@@ -17,9 +17,10 @@ from fdbqueue.engine.steps import Steps, rows, run
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import StreamError
 from fdbqueue.stored.codecs import Codec
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import check_decodes
 from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.positions import pack
 from fdbqueue.stored.settings import check_renamed
 
 TAKEN = ("position", "rank", "index", "value", "headers")

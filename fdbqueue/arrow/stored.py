@@ -18,9 +18,9 @@ from fdbqueue.engine.steps import columns, rows, run, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.items import Envelope, chunked_of, is_chunked, join_chunks, parse, size_of
-from fdbqueue.stored.layout import Layout, Place
-from fdbqueue.stored.own_rows import of_item
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.places import CLAIMED, claimed_places
+from fdbqueue.stored.positions import Place
 
 PAGE_ROWS = 5_000
 PAGE_BYTES = 1_000_000
@@ -271,7 +271,7 @@ async def page_of(tr: ReadTransaction, layout: Layout, place: Place, found: Sequ
     payloads: dict[int, bytes] = {}
     for at, row in enumerate(found):
         packed = place.packed(row.key)
-        chunked = of_item(layout, packed, row.value, parse).chunked if is_chunked(row.value) else None
+        chunked = layout.read_item(packed, row.value, parse).chunked if is_chunked(row.value) else None
         if chunked is not None:
             chunks = await rows(tr, *layout.chunk_range_of(packed))
             payloads[at] = join_chunks(chunked, [chunk.value for chunk in chunks])

@@ -69,9 +69,10 @@ from fdbqueue.layers.subscriptions.selectors import ItemTest
 from fdbqueue.reads.browse import Browser
 from fdbqueue.stored.counters import read_stats
 from fdbqueue.stored.items import Item, salvaged_notes
-from fdbqueue.stored.layout import Layout, Place, name_of
+from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.stored.names import queue_word
 from fdbqueue.stored.places import STATES, StoredItem
+from fdbqueue.stored.positions import Place
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
 

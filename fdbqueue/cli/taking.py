@@ -49,8 +49,8 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.sessions import SessionLease
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.stored.codecs import codec_named
-from fdbqueue.stored.layout import pack
 from fdbqueue.stored.names import session_text
+from fdbqueue.stored.positions import pack
 from fdbqueue.writes.adaptive_limit import AdaptiveLimit
 
 BATCH_ITEMS = 500

@@ -15,10 +15,11 @@ from fdbqueue.engine.keys import Subspace, behind, within
 from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.counters import count
+from fdbqueue.stored.counters import count, signed
 from fdbqueue.stored.items import FollowUps, Micros, Notes, Seconds, check_follow_ups
-from fdbqueue.stored.layout import DROP, GO, GROUP, RESULT, SWEEP, Layout, pack
-from fdbqueue.stored.own_rows import decoded, own_rows, signed
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import Due
 
 
 class EndPart(Protocol):
@@ -126,7 +127,7 @@ def read_record(layout: Layout, key: bytes, stored: bytes) -> OutcomeRecord:
     Raises:
         FormatError: this version of the library can't read it.
     """
-    return decoded(layout, key, stored, _decode)
+    return layout.decode(key, stored, _decode)
 
 
 def encode_record(record: OutcomeRecord) -> bytes:
@@ -155,7 +156,7 @@ async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -
 def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
     """Remove an item's outcome and its timer. Blind writes."""
     tr.clear(layout.completions.key(packed))
-    tr.clear(layout.timer_key(until_us, packed, RESULT))
+    tr.clear(layout.timer_key(until_us, packed, Due.RESULT))
     count(tr, layout, outcomes=-1)
 
 
@@ -282,7 +283,7 @@ def named_group(layout: Layout, name: str, stored: bytes) -> GroupRecord:
         f"It is the record of the group {name!r}. With the newest version of fdbqueue, cancel the group: Group.cancel"
         " writes the record again, and its follow-ups stay held."
     )
-    return decoded(layout, group_keys(layout, name).record, stored, read_group, remedy)
+    return layout.decode(group_keys(layout, name).record, stored, read_group, remedy)
 
 
 async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecord | None:
@@ -308,8 +309,8 @@ async def read_member_counts(tr: Transaction, layout: Layout, name: str) -> dict
     counts = group_keys(layout, name).counts
     span = counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    own = own_rows(layout, "groups", found)
-    return {parts[2]: decoded(layout, row.key, row.value, signed) for parts, row in own}
+    own = layout.own_rows("groups", found)
+    return {parts[2]: layout.decode(row.key, row.value, signed) for parts, row in own}
 
 
 def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:
@@ -321,7 +322,7 @@ def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: 
     keys = group_keys(layout, name)
     at_us = now_us + SWEEP_AGAIN_US
     tr.set(keys.cursor, at_us.to_bytes(8, "big") + (begin or keys.members))
-    tr.set(layout.timer_key(at_us, keys.timer_place, SWEEP), b"")
+    tr.set(layout.timer_key(at_us, keys.timer_place, Due.SWEEP), b"")
 
 
 async def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> None:
@@ -347,5 +348,5 @@ async def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> Non
         return
     state = DONE if group.state == OPEN else group.state
     tr.set(keys.record, encode_group(msgspec.structs.replace(group, state=state, ended_at_us=max(1, now_us))))
-    pull(tr, group.then, GO if state == DONE else DROP)
-    tr.set(layout.timer_key(now_us + group.keep_s * 1_000_000, keys.timer_place, GROUP), b"")
+    pull(tr, group.then, Due.GO if state == DONE else Due.DROP)
+    tr.set(layout.timer_key(now_us + group.keep_s * 1_000_000, keys.timer_place, Due.GROUP), b"")

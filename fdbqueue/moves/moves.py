@@ -31,9 +31,11 @@ from fdbqueue.stored.items import (
     notes_of,
     with_notes,
 )
-from fdbqueue.stored.layout import DELAY, LEASE, TAKEN, TTL, Layout, Place, rank_of
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.places import InQueue, clear_parts
+from fdbqueue.stored.positions import TAKEN, Place, rank_of
+from fdbqueue.stored.shapes import Due
 
 # Arrivals: records of items that became available, for readers that keep a pointer into the queue.
 #
@@ -260,7 +262,7 @@ class Moves:
             key = self._layout.available.key(packed)
             self._tr.clear_range(key, key + TAKEN)
         if notes.ttl_at_us:
-            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, Due.TTL))
         self._count_level(packed, -1)
         if notes.group:
             self._count_member(notes, "available", -1)
@@ -286,7 +288,7 @@ class Moves:
     def leave_leased(self, packed: bytes, notes: Notes) -> None:
         """Remove an item from the leased ones."""
         self._tr.clear(self._layout.leased.key(packed))
-        self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, LEASE))
+        self._tr.clear(self._layout.timer_key(notes.expires_at_us, packed, Due.LEASE))
         self.tally("leased", -1)
         if notes.group:
             self._count_member(notes, "leased", -1)
@@ -297,9 +299,9 @@ class Moves:
     def leave_delayed(self, packed: bytes, notes: Notes) -> None:
         """Remove an item from the delayed ones."""
         self._tr.clear(self._layout.delayed.key(packed))
-        self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, DELAY))
+        self._tr.clear(self._layout.timer_key(notes.visible_at_us, packed, Due.DELAY))
         if notes.ttl_at_us:
-            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, TTL))
+            self._tr.clear(self._layout.timer_key(notes.ttl_at_us, packed, Due.TTL))
         self.tally("delayed", -1)
         if notes.group:
             self._count_member(notes, "delayed", -1)
@@ -348,7 +350,7 @@ class Moves:
     def _enter(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         self._tr.set(self._layout.available.key(packed), stored)
         if notes.ttl_at_us:
-            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, Due.TTL), b"")
         self._count_level(packed, 1)
         if notes.group:
             self._count_member(notes, "available", 1)
@@ -358,7 +360,7 @@ class Moves:
     def enter_leased(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the leased ones."""
         self._tr.set(self._layout.leased.key(packed), with_notes(stored, notes))
-        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")
+        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, Due.LEASE), b"")
         self.tally("leased", 1)
         if notes.group:
             self._count_member(notes, "leased", 1)
@@ -370,9 +372,9 @@ class Moves:
     def enter_delayed(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item to the delayed ones."""
         self._tr.set(self._layout.delayed.key(packed), with_notes(stored, notes))
-        self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, DELAY), b"")
+        self._tr.set(self._layout.timer_key(notes.visible_at_us, packed, Due.DELAY), b"")
         if notes.ttl_at_us:
-            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, Due.TTL), b"")
         self.tally("delayed", 1)
         if notes.group:
             self._count_member(notes, "delayed", 1)
@@ -430,9 +432,9 @@ class Moves:
     def rewrite(self, place: Place, packed: bytes, stored: bytes, was: Notes, notes: Notes) -> None:
         """Store an available or delayed item again in its place. This is not an arrival."""
         if was.ttl_at_us:
-            self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, TTL))
+            self._tr.clear(self._layout.timer_key(was.ttl_at_us, packed, Due.TTL))
         if notes.ttl_at_us:
-            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, TTL), b"")
+            self._tr.set(self._layout.timer_key(notes.ttl_at_us, packed, Due.TTL), b"")
         self._tr.set(place.key(packed), with_notes(stored, notes))
 
     def set_dependent(self, packed: bytes, notes: Notes) -> None:

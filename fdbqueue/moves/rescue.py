@@ -34,8 +34,8 @@ from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.moves.ends import PENDING, group_keys, read_record
 from fdbqueue.stored.items import Notes, salvaged_notes
-from fdbqueue.stored.layout import DELAY, LEASE, TTL, Layout
-from fdbqueue.stored.own_rows import first_own
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.shapes import Due
 
 KEEP_S = 3_600
 """How many seconds the outcome of such an item is kept. Its own number is lost; this one is the default."""
@@ -44,7 +44,7 @@ MOST_KEYS = 100_000
 MOST_NAMES = 1_000
 """So many groups, subscriptions or recipients one transaction asks."""
 PAGE_KEYS = 10_000
-_KINDS = {b"\x02%b\x00" % kind.encode(): kind for kind in (LEASE, DELAY, TTL)}
+_KINDS = {b"\x02%b\x00" % kind.encode(): kind for kind in (Due.LEASE, Due.DELAY, Due.TTL)}
 
 
 class FoundNotes(NamedTuple):
@@ -168,9 +168,9 @@ def _of_timer(layout: Layout, key: bytes, kind: str) -> dict[str, Any]:
     if timer is None:
         return {}
     at_us = timer[0]
-    if kind == DELAY:
+    if kind == Due.DELAY:
         return {"visible_at_us": at_us, "held": at_us >= HELD_US}
-    return {"expires_at_us" if kind == LEASE else "ttl_at_us": at_us}
+    return {"expires_at_us" if kind == Due.LEASE else "ttl_at_us": at_us}
 
 
 async def _below(tr: Transaction, layout: Layout, family: str) -> list[tuple[Any, bytes]]:
@@ -179,7 +179,7 @@ async def _below(tr: Transaction, layout: Layout, family: str) -> list[tuple[Any
     begin, end = below(space.key())
     found: list[tuple[Any, bytes]] = []
     while len(found) < MOST_NAMES:
-        first = await first_own(tr.snapshot, layout, family, begin, end)
+        first = await layout.first_own(tr.snapshot, family, begin, end)
         if first is None:
             break
         name = first[0][0]

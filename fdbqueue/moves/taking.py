@@ -38,9 +38,9 @@ from fdbqueue.moves.ends import CANCELLED, group_record
 from fdbqueue.moves.moves import Moves
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of
-from fdbqueue.stored.layout import TAKEN, Layout, is_packed
-from fdbqueue.stored.own_rows import of_item
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.places import Standing
+from fdbqueue.stored.positions import TAKEN, is_packed
 
 TAKE_BYTES = 2_000_000
 """About how many bytes of payload one transaction reads and moves: it may have 10,000,000 bytes and five seconds in
@@ -227,7 +227,7 @@ class Takes:
                 the error.
         """
         queue = self._queue
-        of_item(queue.layout, queue.layout.available.packed(row.key), row.value, notes_of)
+        queue.layout.read_item(queue.layout.available.packed(row.key), row.value, notes_of)
         if self.predicate is None or notes.ttl_at_us:
             return False
         try:

@@ -35,9 +35,10 @@ from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import notes_of, parse
-from fdbqueue.stored.layout import LEASE, Layout, Place
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
-from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.positions import Place
+from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.queues import Registered, in_time, registered
 
 MOST_POINTS = 64
@@ -357,7 +358,7 @@ def _ahead(row: KeyValue, now_us: int) -> float:
 def _is_lease(own: OwnKeys, key: bytes) -> bool:
     line = own.sessions.line if is_within(key, own.sessions.line.prefix) else own.layout
     timer = line.timer_of(key)
-    return timer is not None and timer[2] == LEASE
+    return timer is not None and timer[2] == Due.LEASE
 
 
 def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int, float]:
@@ -391,7 +392,7 @@ def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:
     layout, pointers = read.own.layout, {row.key: row.value for row in read.pointers}
     available = 0 if stats is None else max(0, stats.available)
     last = layout.available.packed(read.last[0].key) if read.last else None
-    for (name,), _ in own_rows(layout, "subscriptions", read.subscriptions):
+    for (name,), _ in layout.own_rows("subscriptions", read.subscriptions):
         lag = available
         stored = pointers.get(layout.pointers.pack((name,)))
         if last is None:
@@ -410,7 +411,7 @@ def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:
 def _streams(layout: Layout, found: Sequence[KeyValue], stats: Stats | None) -> Iterator[tuple[str, int]]:
     available = 0 if stats is None else max(0, stats.available)
     open_items: dict[str, int] = {}
-    for (name, *rest), row in own_rows(layout, "streams", found):
+    for (name, *rest), row in layout.own_rows("streams", found):
         with suppress(FormatError, *UNREADABLE):
             open_items.setdefault(name, 0)
             if rest[:1] == ["batch"]:

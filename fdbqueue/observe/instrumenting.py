@@ -18,8 +18,8 @@ from fdbqueue.layers.leases import Disposition
 from fdbqueue.layers.leases.done import FollowUp
 from fdbqueue.layers.leases.timers import Reclaimed, on_reclaimed
 from fdbqueue.lowlevel import Layout
-from fdbqueue.stored.layout import LEASE
 from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.shapes import Due
 
 try:
     from opentelemetry import trace as _trace  # noqa: F401 - before the modules that need it
@@ -168,7 +168,7 @@ class _Reclaims:
     def tell(self, layout: Layout, reclaimed: Sequence[Reclaimed]) -> None:
         for one in reclaimed:
             key = (layout.prefix, one.position, one.attempt, one.session)
-            if one.kind != LEASE or key in self._known:
+            if one.kind != Due.LEASE or key in self._known:
                 continue
             self._known[key] = None
             if len(self._known) > KNOWN_RECLAIMS:

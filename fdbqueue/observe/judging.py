@@ -25,10 +25,11 @@ from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
-from fdbqueue.stored.layout import LEASE, Layout, Place, described, name_of
+from fdbqueue.stored.layout import Layout, described, name_of
 from fdbqueue.stored.names import queue_text, queue_word, session_told, session_word
-from fdbqueue.stored.own_rows import own_rows
+from fdbqueue.stored.positions import Place
 from fdbqueue.stored.settings import Pause, mark_of
+from fdbqueue.stored.shapes import Due
 
 GRACE_SECONDS = 5.0
 """A timer counts as late if it is over for so long: consumers look often enough."""
@@ -229,7 +230,7 @@ def _full_quota(seen: Seen) -> Trouble | None:
 
 
 def _expired_leases(seen: Seen) -> Trouble | None:
-    late = [at for at, kind in _late(seen) if kind == LEASE]
+    late = [at for at, kind in _late(seen) if kind == Due.LEASE]
     if not late:
         return None
     number, since = len(late), min(late)
@@ -247,7 +248,7 @@ def _expired_leases(seen: Seen) -> Trouble | None:
 
 
 def _overdue_timers(seen: Seen) -> Trouble | None:
-    late = [at for at, kind in _late(seen) if kind not in (LEASE, "")]
+    late = [at for at, kind in _late(seen) if kind not in (Due.LEASE, "")]
     if not late:
         return None
     number, since = len(late), min(late)
@@ -277,7 +278,7 @@ def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Sev
 
 def _stopped_schedule(seen: Seen) -> Trouble | None:
     now_us, found = int(seen.now * 1e6), []
-    for (name,), row in own_rows(seen.layout, "schedule", seen.read.schedules):
+    for (name,), row in seen.layout.own_rows("schedule", seen.read.schedules):
         with suppress(FormatError):  # `_damaged_record` tells of it
             at = stopped_at(seen.layout, row.key, row.value, now_us)
             if at is not None:
@@ -482,7 +483,7 @@ def _paused_session(seen: Seen) -> Trouble | None:
 
 def _suspended_subscription(seen: Seen) -> Trouble | None:
     layout, found = seen.layout, []
-    for (name,), row in own_rows(layout, "subscriptions", seen.read.subscriptions):
+    for (name,), row in layout.own_rows("subscriptions", seen.read.subscriptions):
         with suppress(FormatError):
             if is_suspended(layout, name, row.value):
                 found.append(name)

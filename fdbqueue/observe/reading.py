@@ -38,9 +38,10 @@ from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.items import salvaged_notes
-from fdbqueue.stored.layout import DELAY, Layout, names_above, pack
+from fdbqueue.stored.layout import Layout, names_above
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import own_rows, unreadable_item
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import Due
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
@@ -245,9 +246,9 @@ def _note_damaged(one: ReadRows) -> None:
     """Note a schedule and a subscription that can't be read."""
     layout = one.own.layout
     try:
-        for _, row in own_rows(layout, "schedule", one.schedules):
+        for _, row in layout.own_rows("schedule", one.schedules):
             stopped_at(layout, row.key, row.value, 0)
-        for (name,), row in own_rows(layout, "subscriptions", one.subscriptions):
+        for (name,), row in layout.own_rows("subscriptions", one.subscriptions):
             is_suspended(layout, name, row.value)
     except FormatError as error:
         one.fail(error)
@@ -375,7 +376,7 @@ async def _slots_and_codec(tr: Transaction, layout: Layout, keys: Keys) -> None:
         FormatError: one can't be read.
     """
     slots, codec = started(rows(tr.snapshot, *within(keys.slots), limit=MOST_SLOTS)), tr.snapshot.get(keys.states)
-    for _, row in own_rows(layout, "slot", await slots):
+    for _, row in layout.own_rows("slot", await slots):
         read_entry(layout, row.key, row.value)
     stored = await value_of(codec)
     if stored.present():
@@ -385,7 +386,7 @@ async def _slots_and_codec(tr: Transaction, layout: Layout, keys: Keys) -> None:
 def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
     """Note which sessions are blocked or paused."""
     begin = len(one.own.sessions.record(b""))
-    own = list(own_rows(one.own.layout, "session", found))
+    own = list(one.own.layout.own_rows("session", found))
     one.foreign += len(found) - len(own)
     for _, row in own:
         try:
@@ -402,7 +403,7 @@ def _note_records(one: ReadRows, found: list[KeyValue]) -> None:
 def _note_pointers(one: ReadRows, records: list[KeyValue], pointers: list[KeyValue]) -> None:
     """Note a pointer that is damaged, or was put aside, with its session if that is among the records."""
     keys, owners = one.own.sessions, dict[bytes, bytes]()
-    for _, row in own_rows(one.own.layout, "session", records):
+    for _, row in one.own.layout.own_rows("session", records):
         with suppress(FormatError):
             owners[unpack_record(one.own.layout, row.key, row.value).pointer] = row.key[len(keys.record(b"")) :]
     for row in pointers:
@@ -423,7 +424,7 @@ def _note_pointers(one: ReadRows, records: list[KeyValue], pointers: list[KeyVal
             name = owners.get(packed, b"")
             whose = f"It is that of the session {session_told(name_of(name))}. " if name else ""
             remedy = f"{whose}Sessions.resume enters its session again."
-            one.fail(unreadable_item(line, packed, error, remedy), session=name)
+            one.fail(line.unreadable_item(packed, error, remedy), session=name)
 
 
 async def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: list[KeyValue]) -> None:
@@ -435,7 +436,7 @@ async def _note_longest(tr: Transaction, one: ReadRows, line: Layout, timers: li
                 continue
             at_us, position, kind = parts
             stored = await value_of(tr.snapshot.get(line.delayed.key(pack(position))))
-            if kind != DELAY or not stored.present():
+            if kind != Due.DELAY or not stored.present():
                 continue
             pointer = pointer_of(bytes(stored))
             if one.waits is None or at_us > one.waits.until_us:

@@ -28,8 +28,9 @@ from fdbqueue.reads.queue_rows import ItemCheck, MakesCheck, check_parts, conten
 from fdbqueue.stored.catalogue import NESTED_REMEDY, About, nested_told, nested_with, read_about
 from fdbqueue.stored.counters import COUNTED_RANKS, Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
-from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, Place, is_own, is_packed
+from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, is_own
 from fdbqueue.stored.places import ALL_STATES, CLAIMED, STATES, chunks_to_clear, claimed_places
+from fdbqueue.stored.positions import Place, is_packed
 from fdbqueue.stored.settings import HighWaterMark, read_high_water_mark, read_pause, read_terms
 
 # Checks that a queue has one order, that its high-water mark is right, and that its levels are counted correctly.

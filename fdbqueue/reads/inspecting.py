@@ -29,8 +29,9 @@ from fdbqueue.stored.catalogue import about_if_readable
 from fdbqueue.stored.codecs import Codec, reason_of
 from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import Envelope, Notes, notes_of, parse
-from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.places import STATES
+from fdbqueue.stored.positions import Place, pack
 from fdbqueue.stored.settings import Pause, Quota, check_renamed, read_high_water_mark
 
 PLACES_LOOKED_AT = 32

@@ -35,7 +35,8 @@ from fdbqueue.spark.waiting_rows import SparkRows
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.items import NO_NOTES, Notes, chunks_of, has_notes, headers_of, notes_of, parse
 from fdbqueue.stored.known import Registration
-from fdbqueue.stored.layout import Layout, new_random
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import new_random
 from fdbqueue.verbs.queue import Queue
 from fdbqueue.writes.appending import append_items
 

@@ -36,12 +36,12 @@ from fdbqueue.engine.steps import rows, run, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
+from fdbqueue.layers.sessions.session.records import session_in_key
 from fdbqueue.layers.sessions.session.session import Session
 from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.stored.counters import read_own_stats
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout, names_above
-from fdbqueue.stored.own_rows import session_of
 from fdbqueue.verbs.queue import Queue
 
 __all__ = ["Page", "Range", "Stored", "pages", "ranges"]
@@ -195,7 +195,7 @@ async def _whole(
     row_bytes = sum(len(row.key) + len(row.value) for row in found) // max(1, len(found))
     at = 0
     while at < len(found):
-        of_session = session_of(found[at].key[len(prefix) :])
+        of_session = session_in_key(found[at].key[len(prefix) :])
         if of_session is None:
             at += 1
             continue

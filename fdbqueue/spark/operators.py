@@ -24,7 +24,6 @@ from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams import Refusals, Stream, StreamRecord, StreamState, Terms
 from fdbqueue.stored.layout import Layout, Name
-from fdbqueue.stored.own_rows import first_own
 from fdbqueue.verbs.queue import Queue
 
 _OUTSIDE = "Call it outside of transactions."
@@ -60,7 +59,7 @@ def streams(db: Database, queue: Name) -> Iterator[StreamState]:
 
 
 def _first_stream(tr: Transaction, layout: Layout, begin: bytes, end: bytes) -> Steps[Any]:
-    return first_own(tr.snapshot, layout, "streams", begin, end)
+    return layout.first_own(tr.snapshot, "streams", begin, end)
 
 
 def release(db: Database, queue: Name, stream: str) -> int:

@@ -19,9 +19,10 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import MAX_LEVELS
 from fdbqueue.spark.partition_log import JOBS_WITHOUT_A_QUEUE
-from fdbqueue.stored.layout import Layout, Name, pack
+from fdbqueue.stored.layout import Layout, Name
 from fdbqueue.stored.names import queue_named, queue_text
 from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.positions import pack
 
 T = TypeVar("T")
 Reader: TypeAlias = Callable[[str, str], object]

@@ -48,7 +48,6 @@ from fdbqueue.errors import FormatError, JobError
 from fdbqueue.layers.streams.records import decode
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_rows import first_own, told_foreign
 from fdbqueue.stored.shapes import Shape
 
 MAX_JOB_ID_BYTES = shapes.NAME_BYTES["job"]
@@ -116,7 +115,7 @@ class PartitionKeys:
         parts = Shape(rest).parts(key[len(space.key()) :])
         if parts is None:
             family = "jobs" if is_within(key, self.layout.jobs.key()) else "sinks"
-            raise FormatError(told_foreign(self.layout, family, key))
+            raise FormatError(self.layout.told_foreign(family, key))
         return int(parts[-1])
 
     def owners_range(self) -> tuple[bytes, bytes]:
@@ -171,7 +170,7 @@ def job_ids(db: Database, layout: Layout) -> Iterator[str]:
     span = layout.jobs.range()
     begin: bytes = span.start
     while True:
-        found = run(attempts(db, lambda tr, begin=begin: first_own(tr.snapshot, layout, "jobs", begin, span.stop)))  # type: ignore[misc]
+        found = run(attempts(db, lambda tr, begin=begin: layout.first_own(tr.snapshot, "jobs", begin, span.stop)))  # type: ignore[misc]
         if found is None:
             return
         job_id: str = found[0][0]

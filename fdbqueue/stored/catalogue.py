@@ -29,9 +29,9 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import below, is_within
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
+from fdbqueue.stored.counters import in_order
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
-from fdbqueue.stored.own_rows import decoded, in_order
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.policies import Policy, StoredBackoff, backoff_in, backoff_text, policy_text, stored_backoff
 
@@ -120,7 +120,7 @@ def read_about(layout: Layout, stored: bytes) -> tuple[int, About]:
     Raises:
         FormatError: this version of the library can't read it.
     """
-    created_us, about = decoded(layout, layout.catalogue_key, stored, _about, _REGISTER)
+    created_us, about = layout.decode(layout.catalogue_key, stored, _about, _REGISTER)
     if about.format >= _NEWER:
         raise FormatError(
             f"The queue {layout.describe()} was registered by a newer version of fdbqueue. Update it here.",
@@ -262,7 +262,7 @@ async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
     stored = await value_of(tr.get(key))
     if stored.present():
         try:
-            decoded(layout, key, bytes(stored), bytes.decode)
+            layout.decode(key, bytes(stored), bytes.decode)
         except FormatError:
             tr.clear(key)
 

@@ -12,7 +12,6 @@ from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.shapes import COUNTERS
 
@@ -22,6 +21,27 @@ as_count = _COUNT.pack
 _KEPT = ("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted")
 """The stored counters. An enqueued item that is counted in none of the others is available. So a plain enqueue and a
 plain dequeue write one counter each."""
+
+
+_UNSIGNED, _IN_ORDER = struct.Struct("<Q"), struct.Struct(">Q")
+
+
+def signed(value: bytes) -> int:
+    """Return a number that atomic adds change. This and the next two decode for `Layout.decode`: 8 bytes, no others."""
+    number: int = _COUNT.unpack(value)[0]
+    return number
+
+
+def unsigned(value: bytes) -> int:
+    """Return a number in little-endian bytes."""
+    number: int = _UNSIGNED.unpack(value)[0]
+    return number
+
+
+def in_order(value: bytes) -> int:
+    """Return a number in big-endian bytes, whose order is that of the numbers."""
+    number: int = _IN_ORDER.unpack(value)[0]
+    return number
 
 
 COUNT_AGAIN = (
@@ -89,14 +109,14 @@ async def read_level_counts(tr: Transaction, layout: Layout) -> dict[int, int]:
     """Read how many items of each counted rank are available, by snapshot."""
     span = layout.level_counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in own_rows(layout, "level_counts", found)}
+    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in layout.own_rows("level_counts", found)}
 
 
 async def read_counts(tr: Transaction, layout: Layout) -> dict[str, int]:
     """Read all counters, by snapshot."""
     span = layout.counts.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in own_rows(layout, "counts", found)}
+    return {parts[0]: number_of(layout, row.key, row.value) for parts, row in layout.own_rows("counts", found)}
 
 
 def number_of(layout: Layout, key: bytes, stored: bytes) -> int:

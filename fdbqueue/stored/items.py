@@ -36,7 +36,8 @@ from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE, V
-from fdbqueue.stored.layout import MAX_PREFIX_BYTES, is_packed
+from fdbqueue.stored.layout import MAX_PREFIX_BYTES
+from fdbqueue.stored.positions import is_packed
 
 FORMAT_VERSION = 1
 BLOB_FORMAT_VERSION: Final = 2

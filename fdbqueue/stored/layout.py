@@ -31,132 +31,50 @@ Position(index=7, random=b'random')
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
-from fdbqueue.base.position import Position, check_position
-from fdbqueue.engine.api import KeySelector
+from fdbqueue.base.position import Position
+from fdbqueue.engine.api import KeySelector, KeyValue, ReadTransaction
 from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
+from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
+from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.known import Known
+from fdbqueue.stored.positions import (
+    AFTER_INTEGERS,
+    FIRST_INTEGER,
+    REMOVE_FOREIGN,
+    Place,
+    foreign_item,
+    is_packed,
+    keys_in_a_row,
+    level_range,
+    pack,
+    pack_integer,
+)
 from fdbqueue.stored.shapes import Shape
 
 T = TypeVar("T")
 Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
 
-RANDOM_BYTES = 8
 CATALOGUE = b"\xfdfdbqueue/queue/"
 """The begin of the keys of the catalogue."""
 _SYSTEM = b"\xff"
 """The begin of the database's own keys."""
+FOREIGN_AT_ONCE = 1_000
+"""The most foreign keys that one look passes by."""
 MAX_KEY_BYTES = 10_000
 """FoundationDB's limit."""
 APPENDED_BYTES = 2_100
 """The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
-LEASE, DELAY, TTL, RESULT = "lease", "delay", "ttl", "result"
-"""Kinds of timers: the lease, the delay or the time to live that ends at that time, or the outcome kept until then."""
-GO, DROP = "go", "drop"
-"""Kinds of timers of held follow-ups, due at once: the item becomes available, or is removed."""
-GRANT = "grant"
-"""The kind of the timer of a grant, whose client stands in the place of an item's random part: until then the client
-takes the granted leases."""
-GROUP, HOLD, SWEEP = "group", "hold", "sweep"
-"""Kinds of timers of groups, whose name stands in the place of an item's random part: an ended group is removed, a hold
-ends, the sweep of a cancelled group goes on."""
 MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
 """The longest prefix of a queue."""
-TAKEN = b"\x00\x00"
-"""Added to the key of a taken item, this ends the range that is cleared with the item.
-
-The range is a little more than the key. While other consumers take the items ahead, each its own, a claimer reads the
-gaps between those items, not their keys. It conflicts with an out-of-turn take, which also clears these two bytes, and
-never with an in-turn take. (docs/adr/0078)
-"""
-_FIRST_INTEGER = b"\x14"  # type code of 0, the first integer that is not negative
-_AFTER_INTEGERS = b"\x1d"
 _TRUE = b"\x27"  # type code of True
-_BYTES = [bytes((byte,)) for byte in range(256)]
-
-
-_INTEGER = b"(?:\\x14|%b)" % b"|".join(
-    b"%b[^\\x00].{%d}" % (re.escape(bytes((0x14 + size,))), size - 1) for size in range(1, 9)
-)
-_is_packed = re.compile(b"%b{1,2}\\x01[^\\x00]*(?:\\x00\\xff[^\\x00]*)*\\x00" % _INTEGER, re.DOTALL).fullmatch
-
-REMOVE_FOREIGN = "Remove it by fdbqueue.check(db, queue, remove_foreign=True), or by fdbqueue check --remove-foreign."
-"""What to do about a foreign key."""
-
-
-class Place:
-    """The keys of the items of one state. An item's keys in two places differ only before its position.
-
-    Args:
-        prefix: the bytes before the packed position.
-    """
-
-    __slots__ = ("begin", "end", "prefix")
-
-    def __init__(self, prefix: bytes) -> None:
-        self.prefix = prefix
-        self.begin = prefix + _FIRST_INTEGER
-        self.end = prefix + _AFTER_INTEGERS
-
-    def key(self, packed: bytes) -> bytes:
-        """Return the key of an item from its packed position."""
-        return self.prefix + packed
-
-    def packed(self, key: bytes) -> bytes:
-        """Return the packed position in a key. Another place's `key` makes the item's key there from it."""
-        return key[len(self.prefix) :]
-
-    def position(self, key: bytes) -> Position:
-        """Return the position in a key.
-
-        Raises:
-            FormatError: the key is foreign.
-        """
-        at = len(self.prefix)
-        end = key[at] - 0x13 + at
-        number = int.from_bytes(key[at + 1 : end])
-        raw = key[end + 1 : -1]
-        # True for few keys. A search for a number takes a quarter of the time of one for bytes.
-        if key[end : end + 1] != b"\x01" or key[-1] or not key[at + 1] or 0 in raw:
-            if _is_packed(key, at) is None:
-                raise _foreign_item(key)
-            if key[end : end + 1] != b"\x01":
-                return _ranked(number, key, end)
-            raw = raw.replace(b"\x00\xff", b"\x00")
-        position: Position = _new(Position)
-        _set_rank(position, None)
-        _set_index(position, number)
-        _set_random(position, raw)
-        return position
-
-
-def _foreign_item(key: bytes) -> FormatError:
-    return FormatError(
-        f"The key {key!r} is among the items of a queue, and has no position: fdbqueue did not write it."
-        f" {REMOVE_FOREIGN}"
-    )
-
-
-# Every item that is read gets its position. The generated `__init__` of a frozen dataclass sets each attribute by name.
-# Setting them through the slots takes half the time.
-_new: Any = object.__new__
-_set_rank, _set_index, _set_random = (vars(Position)[name].__set__ for name in ("rank", "index", "random"))
-
-
-def _ranked(rank: int, key: bytes, at: int) -> Position:
-    """Return the position in a key whose rank has been read up to `at`."""
-    end = at + 1 + max(0, key[at] - 0x14 if at < len(key) else 0)
-    random = key[end + 1 : -1].replace(b"\x00\xff", b"\x00")
-    return Position(int.from_bytes(key[at + 1 : end], "big"), random, rank=rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,7 +313,7 @@ class Layout:
     @classmethod
     def at(cls, prefix: bytes) -> Self:
         """Return the layout of the keys behind a prefix that is known to be good. It makes all others on demand."""
-        layout: Self = _new(cls)
+        layout = object.__new__(cls)
         layout._begin(prefix)
         return layout
 
@@ -412,9 +330,9 @@ class Layout:
     def item_keys(self, index: int, amount: int, random: bytes, ranks: Sequence[int] | None = None) -> list[bytes]:
         """Return the keys of `amount` items with consecutive indices from `index` on, with or without ranks."""
         if ranks is None:
-            return _keys_in_a_row(self.prefix, index, amount, random)
-        rows = _keys_in_a_row(b"", index, amount, random)
-        return [self.prefix + _pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
+            return keys_in_a_row(self.prefix, index, amount, random)
+        rows = keys_in_a_row(b"", index, amount, random)
+        return [self.prefix + pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
 
     def parts(self, family: str, key: bytes) -> tuple[Any, ...] | None:
         """Return the parts of a key of a family, behind those that all its keys have; None if the key is foreign.
@@ -426,6 +344,102 @@ class Layout:
             key: a key that begins as the keys of the family do.
         """
         return FAMILIES[family].parts(key[len(self.prefix) + len(FAMILIES[family].packed) :])
+
+    def own_parts(self, family: str, key: bytes) -> tuple[Any, ...]:
+        """Return the parts of a key, as `parts`, where no foreign key can be passed by.
+
+        Raises:
+            FormatError: the key is foreign.
+        """
+        parts = self.parts(family, key)
+        if parts is None:
+            raise FormatError(self.told_foreign(family, key))
+        return parts
+
+    def told_foreign(self, family: str, key: bytes) -> str:
+        """Return what is wrong with a foreign key, and what to do."""
+        name = ", ".join(map(repr, fdb_tuple.unpack(FAMILIES[family].packed)))
+        return (
+            f"The key {key!r} is among the keys {name} of {self.describe()}, and fdbqueue did not write it."
+            f" {REMOVE_FOREIGN}"
+        )
+
+    def own_rows(self, family: str, found: Iterable[KeyValue]) -> Iterator[tuple[tuple[Any, ...], KeyValue]]:
+        """Yield the parts of the keys of a family, and their rows, without foreign keys."""
+        for row in found:
+            if (parts := self.parts(family, row.key)) is not None:
+                yield parts, row
+
+    async def first_own(
+        self, tr: ReadTransaction, family: str, begin: bytes, end: bytes
+    ) -> tuple[tuple[Any, ...], KeyValue] | None:
+        """Return the first row between two keys that is of a family, as `first_owns`; None if there is none."""
+        found = await self.first_owns(tr, family, begin, end, limit=1)
+        return found[0] if found else None
+
+    async def first_owns(
+        self, tr: ReadTransaction, family: str, begin: bytes, end: bytes, *, limit: int
+    ) -> list[tuple[tuple[Any, ...], KeyValue]]:
+        """Return the first rows between two keys that are of a family, up to `limit`.
+
+        Raises:
+            FormatError: over `FOREIGN_AT_ONCE` foreign keys are in front of the first one.
+
+        *Cost:* one range read; one more if foreign keys are in it.
+        """
+        found = await rows(tr, begin, end, limit=limit)
+        own = list(self.own_rows(family, found))
+        if len(own) == len(found) or len(found) < limit:
+            return own
+        behind = await rows(tr, found[-1].key + b"\x00", end, limit=FOREIGN_AT_ONCE)
+        own += self.own_rows(family, behind)
+        if not own and len(behind) == FOREIGN_AT_ONCE:
+            raise FormatError(self.told_foreign(family, found[0].key))
+        return own[:limit]
+
+    def decode(
+        self, key: bytes, value: bytes, decode: Callable[[bytes], T], remedy: str = "", *, what: str = "value"
+    ) -> T:
+        """Return what `decode` makes of a stored value. This is the one way to decode one: its error names the key.
+
+        Args:
+            key: its key.
+            decode: raises what decoders of tuples, of MessagePack, of JSON and of texts raise, or FormatError.
+            remedy: a sentence: what to do about a value that can't be read.
+            what: what the value is.
+
+        Raises:
+            FormatError: the value can't be read. The message names the key.
+        """
+        try:
+            return decode(value)
+        except (FormatError, *UNREADABLE, *NOT_A_TUPLE) as error:
+            told = f"The {what} of the key {key!r} of {self.describe()} can't be read: {str(error).rstrip('.')}."
+            newer = isinstance(error, FormatError) and error.newer
+            raise FormatError(f"{told} {remedy}".rstrip(), newer=newer) from error
+
+    def read_item(self, packed: bytes, stored: bytes, read: Callable[[bytes], T]) -> T:
+        """Return what `read` finds in an item's stored bytes, such as `notes_of`.
+
+        Raises:
+            FormatError: they can't be read. The message names the item.
+        """
+        try:
+            return read(stored)
+        except FormatError as error:
+            raise self.unreadable_item(packed, error) from error
+
+    def unreadable_item(self, packed: bytes, error: FormatError, remedy: str = "") -> FormatError:
+        """Return the error for an item that can't be read.
+
+        Args:
+            packed: its packed position.
+            error: says what is wrong with its stored bytes.
+            remedy: a sentence: what to do.
+        """
+        position = self.position_of(self.prefix + packed)
+        told = f"The item {position.text} of {self.describe()} can't be read and was left there. {error} {remedy}"
+        return FormatError(told.rstrip(), position=position, newer=error.newer)
 
     def position_of(self, key: bytes) -> Position:
         """Return the position in an item's key."""
@@ -443,8 +457,8 @@ class Layout:
         end = key[at] - 0x13 + at
         if key[end : end + 1] == b"\x01":
             return int.from_bytes(key[at + 1 : end], "big")
-        if _is_packed(key, at) is None:
-            raise _foreign_item(key)
+        if not is_packed(key, at):
+            raise foreign_item(key)
         return None
 
     def level(self, rank: int) -> tuple[bytes, bytes]:
@@ -463,7 +477,7 @@ class Layout:
     def chunk_key(self, position: Position, number: int) -> bytes:
         """Return the key of the `number`-th piece, from 0, of a large item's payload."""
         prefix: bytes = self.chunks.key()
-        return prefix + pack(position) + _pack_integer(number)
+        return prefix + pack(position) + pack_integer(number)
 
     def chunk_of(self, key: bytes) -> Position | None:
         """Return the position of the item that a chunk's key belongs to; None if the key is not a chunk's."""
@@ -501,7 +515,7 @@ class Layout:
         """Return the key of a timer of an item, given its time, the packed position and the timer's kind."""
         last, begin = self._last_timer
         if last != at_us:  # the items of one lease_many end together
-            begin = self.timers_prefix + _pack_integer(at_us)
+            begin = self.timers_prefix + pack_integer(at_us)
             self._last_timer = at_us, begin
         return b"%b%b\x02%b\x00" % (begin, packed, kind.encode())
 
@@ -511,7 +525,7 @@ class Layout:
 
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due up to a time, or between two times."""
-        return self.timers_prefix + _pack_integer(since_us), self.timers_prefix + _pack_integer(at_us + 1)
+        return self.timers_prefix + pack_integer(since_us), self.timers_prefix + pack_integer(at_us + 1)
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""
@@ -523,7 +537,7 @@ class Layout:
     def level_count_key(self, rank: int) -> bytes:
         """Return the key of the counter of a rank's available items."""
         prefix: bytes = self.level_counts.key()
-        return prefix + _pack_integer(rank)
+        return prefix + pack_integer(rank)
 
     def held_key(self, subscription: str, packed: bytes) -> bytes:
         """Return the key of a subscription's record of an item that its consumers have."""
@@ -669,7 +683,7 @@ def is_own(tail: bytes) -> bool:
     >>> is_own(pack(Position(7, b"random"))), is_own(fdb_tuple.pack(("count", "dead"))), is_own(b"\\x02count")
     (True, True, False)
     """
-    if _FIRST_INTEGER <= tail[:1] < _AFTER_INTEGERS:
+    if FIRST_INTEGER <= tail[:1] < AFTER_INTEGERS:
         return is_packed(tail)
     return any(
         is_within(tail, family.packed) and family.parts(tail[len(family.packed) :]) is not None
@@ -738,74 +752,3 @@ def _space_of(name: tuple[Any, ...]) -> Subspace:
         raise surrogate(name, "The name of a queue") from error
     except (TypeError, ValueError) as error:
         raise ValueError(f"The name {name!r} can't be a key: {error}") from error
-
-
-def pack(position: Position) -> bytes:
-    """Return a position packed as the end of a key: the tuple ``(index, random)`` or ``(rank, index, random)``.
-
-    Raises:
-        TypeError, ValueError: no item can have it, and the caller made it.
-    """
-    try:
-        in_level = b"%b\x01%b\x00" % (_pack_integer(position.index), position.random.replace(b"\x00", b"\x00\xff"))
-        return in_level if position.rank is None else _pack_integer(position.rank) + in_level
-    except (AttributeError, TypeError, ValueError, OverflowError):
-        check_position(position)
-        raise
-
-
-def is_packed(packed: bytes) -> bool:
-    """Return whether bytes are a packed position: exactly what `pack` returns for the position in them.
-
-    >>> is_packed(pack(Position(7, b"random"))), is_packed(pack(Position(7, b"random"))[:-1])
-    (True, False)
-    """
-    return _is_packed(packed) is not None
-
-
-def rank_of(packed: bytes) -> int | None:
-    """Return the rank in a packed position; None if it has none.
-
-    >>> rank_of(pack(Position(7, b"random"))), rank_of(pack(Position(7, b"random", rank=3)))
-    (None, 3)
-    """
-    end = packed[0] - 0x13
-    return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
-
-
-def level_range(rank: int) -> tuple[bytes, bytes]:
-    """Return the begin and end of the packed positions of one rank."""
-    packed = _pack_integer(rank)
-    return packed + _FIRST_INTEGER, packed + _AFTER_INTEGERS
-
-
-def _keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:
-    """Return packed positions behind `prefix`. Runs of up to 256 differ only in the last byte of the index."""
-    tail = b"\x01%b\x00" % random.replace(b"\x00", b"\x00\xff")
-    if amount == 1:
-        return [prefix + _pack_integer(index) + tail]
-    ends = [last + tail for last in _BYTES] if amount > len(_BYTES) else []
-    end = index + amount
-    keys: list[bytes] = []
-    if not index and amount:
-        keys.append(prefix + _FIRST_INTEGER + tail)  # 0 has no byte at all
-        index = 1
-    while index < end:
-        head = prefix + _pack_integer(index)[:-1]
-        first = index & 0xFF
-        if ends:
-            found = [head + last for last in ends[first : first + end - index]]
-        else:
-            found = [head + last + tail for last in _BYTES[first : first + end - index]]
-        keys += found
-        index += len(found)
-    return keys
-
-
-def _pack_integer(number: int) -> bytes:
-    size = (number.bit_length() + 7) // 8
-    return bytes((0x14 + size,)) + number.to_bytes(size, "big")
-
-
-new_random: Callable[[], bytes] = partial(os.urandom, RANDOM_BYTES)
-"""Return the random part of a key; `RANDOM_BYTES` bytes."""

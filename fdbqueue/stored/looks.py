@@ -22,7 +22,6 @@ from fdbqueue.errors import OtherCodec, SubscriptionError
 from fdbqueue.stored.catalogue import about_if_readable, adopt_policy, codec_of, fits, refuse_nested, write_about
 from fdbqueue.stored.known import RAW, Look, OwnChanges, Registration
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.settings import owner_readers, refuse_renamed
 
 T = TypeVar("T")
@@ -96,7 +95,7 @@ def _bytes(value: Any) -> bytes | None:
 async def _owner(tr: Transaction, layout: Layout) -> Owner | None:
     span = layout.subscriptions.range()
     # An exclusive subscription is the queue's only subscription.
-    first = await first_own(tr.snapshot, layout, "subscriptions", span.start, span.stop)
+    first = await layout.first_own(tr.snapshot, "subscriptions", span.start, span.stop)
     if first is None:
         return None
     (name,), row = first

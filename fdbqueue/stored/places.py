@@ -16,8 +16,8 @@ from fdbqueue.errors import FormatError
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import Blob, Envelope, Item, Notes, blob_of, is_chunked, join_chunks, notes_of
-from fdbqueue.stored.layout import Layout, Place
-from fdbqueue.stored.own_rows import first_own, own_rows
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import Place
 
 # The states of items, and an item with its stored notes in any of them.
 
@@ -183,7 +183,7 @@ async def claimed_places(tr: Transaction, layout: Layout) -> list[ClaimedBatch]:
     span = layout.claims.range()
     begin: bytes = span.start
     found: list[ClaimedBatch] = []
-    while own := await first_own(tr.snapshot, layout, "claims", begin, span.stop):
+    while own := await layout.first_own(tr.snapshot, "claims", begin, span.stop):
         stream, number, _ = own[0]
         place = layout.claimed(stream, number)
         found.append(ClaimedBatch(stream, number, place))
@@ -198,7 +198,7 @@ async def chunks_to_clear(tr: Transaction, layout: Layout) -> set[Position]:
     """
     span = layout.claimed_chunks.range()
     found = await rows(tr.snapshot, span.start, span.stop)
-    return {parts[2] for parts, _ in own_rows(layout, "claimed_chunks", found)}
+    return {parts[2] for parts, _ in layout.own_rows("claimed_chunks", found)}
 
 
 # Remove the keys beside an item when the item is removed: the chunks of its payload, and its blob.

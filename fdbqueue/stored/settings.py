@@ -33,7 +33,6 @@ from fdbqueue.errors import FormatError, QueuePaused, QueueRenamed
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.own_rows import decoded
 
 T = TypeVar("T")
 
@@ -315,7 +314,7 @@ def terms_of(layout: Layout, stored: bytes) -> QueueTerms:
     Raises:
         FormatError: this version of the library can't read it.
     """
-    return decoded(layout, layout.type_key, stored, QueueTerms.parse, _SET_AGAIN) if stored else NO_TERMS
+    return layout.decode(layout.type_key, stored, QueueTerms.parse, _SET_AGAIN) if stored else NO_TERMS
 
 
 async def read_terms(tr: ReadTransaction, layout: Layout) -> QueueTerms:
@@ -374,7 +373,7 @@ def pause_of(layout: Layout, stored: bytes) -> Pause:
     Raises:
         FormatError: this version of the library can't read it.
     """
-    return decoded(layout, layout.paused_key, stored, _pause, "It is a pause. Resume the queue.")
+    return layout.decode(layout.paused_key, stored, _pause, "It is a pause. Resume the queue.")
 
 
 def _pause(stored: bytes) -> Pause:

@@ -25,7 +25,37 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 
 _POSITIONS = {"index, random": "position", "0, client": "place of a client", "0, group": "place of a group"}
 """Parts that are one Position. In some keys a name stands in the place of the random part."""
-TIMER_KINDS = frozenset(("lease", "delay", "ttl", "result", "go", "drop"))
+
+
+class Due:
+    """What is due at the time of a timer: its kind.
+
+    In the timers of a grant or a group, a name stands in the place of an item's random part.
+    """
+
+    LEASE = "lease"
+    """A lease ends."""
+    DELAY = "delay"
+    """A delay ends."""
+    TTL = "ttl"
+    """A time to live ends."""
+    RESULT = "result"
+    """An outcome is kept until then."""
+    GO = "go"
+    """Of a held follow-up, due at once: it becomes available."""
+    DROP = "drop"
+    """Of a held follow-up, due at once: it is removed."""
+    GRANT = "grant"
+    """Until then a client takes the granted leases."""
+    GROUP = "group"
+    """An ended group is removed."""
+    HOLD = "hold"
+    """A hold of a group ends."""
+    SWEEP = "sweep"
+    """The sweep of a cancelled group goes on."""
+
+
+TIMER_KINDS = frozenset((Due.LEASE, Due.DELAY, Due.TTL, Due.RESULT, Due.GO, Due.DROP))
 COUNTERS = frozenset(
     (
         *("leased", "delayed", "dead", "claimed", "enqueued", "dequeued", "expired", "purged", "deleted"),
@@ -33,7 +63,7 @@ COUNTERS = frozenset(
     )
 )
 """The names of the counters of a queue. A key with another name is foreign."""
-GROUP_KINDS = frozenset(("group", "hold", "sweep"))
+GROUP_KINDS = frozenset((Due.GROUP, Due.HOLD, Due.SWEEP))
 STAGES = frozenset(("near", "missed"))
 MEMBER_STATES = frozenset(("available", "leased", "delayed", "done", "dead", "expired", "cancelled", "deleted"))
 """What becomes of the members of a group."""

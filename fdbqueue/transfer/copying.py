@@ -50,7 +50,6 @@ from fdbqueue.stored.items import (
 )
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import keep_out
-from fdbqueue.stored.own_rows import of_item, unreadable_item
 from fdbqueue.stored.places import ALL_STATES, COPY_STREAM, has_items
 from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.transfer.exports import progress_key
@@ -379,7 +378,7 @@ class _Copy:
             place = keys.items(number)
             for row in await rows(tr, place.begin, place.end):
                 packed = place.packed(row.key)
-                notes = of_item(layout, packed, row.value, notes_of) if has_notes(row.value) else NO_NOTES
+                notes = layout.read_item(packed, row.value, notes_of) if has_notes(row.value) else NO_NOTES
                 moves.enter(packed, row.value, notes, again=True)
                 back += 1
             moves.tally("claimed", -back)
@@ -498,7 +497,7 @@ def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
         notes = notes_of(value) if has_notes(value) else NO_NOTES
     except FormatError as error:
         remedy = "`Queue.cancel` removes it; the copy then goes on when it is repeated."
-        raise unreadable_item(layout, packed, error, remedy) from error
+        raise layout.unreadable_item(packed, error, remedy) from error
     blob = has_parts(value) and blob_of(value) is not None
     if marks := marks_of(notes, has_blob=blob):
         raise refusal("a copy", layout.position_of(layout.prefix + packed).text, layout, marks)

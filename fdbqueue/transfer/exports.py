@@ -25,11 +25,12 @@ from fdbqueue.moves.admission import Admission, give_up_to
 from fdbqueue.moves.moves import Moves, raise_high_water_mark
 from fdbqueue.stored.catalogue import codec_of
 from fdbqueue.stored.items import chunks_of
-from fdbqueue.stored.layout import Layout, new_random, pack
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import check_codec
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.places import ALL_STATES, has_items
+from fdbqueue.stored.positions import new_random, pack
 from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.transfer.files import Parts, SourceFile, format_of
 from fdbqueue.transfer.records import (

@@ -30,10 +30,10 @@ from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.stored.items import with_notes as with_notes_of
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX, MAX_NAME_BYTES, MAX_RANK
-from fdbqueue.stored.own_rows import unreadable_item
 from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.positions import pack
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.queue import Queue
 
@@ -246,7 +246,7 @@ def records_of(
         except FormatError as error:
             if skipped is None:
                 remedy = "Leave it out: on_bad='skip'. `Queue.cancel` removes it."
-                raise unreadable_item(layout, packed, error, remedy) from error
+                raise layout.unreadable_item(packed, error, remedy) from error
             skipped.append(layout.position_of(layout.prefix + packed))
     return records
 

@@ -13,8 +13,8 @@ from fdbqueue.engine.steps import Steps
 from fdbqueue.engine.transactional import is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.stored.codecs import V
-from fdbqueue.stored.layout import pack
 from fdbqueue.stored.places import StoredItem
+from fdbqueue.stored.positions import pack
 from fdbqueue.verbs.editing import UNCHANGED, Editing, ItemChange, Unchanged
 from fdbqueue.writes.adaptive_limit import Halving
 

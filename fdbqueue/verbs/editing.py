@@ -37,10 +37,11 @@ from fdbqueue.stored.items import (
     with_headers,
     with_notes,
 )
-from fdbqueue.stored.layout import RANDOM_BYTES, Layout, pack, rank_of
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.places import STATES, Standing, StoredItem, claimed_places, clear_blob, locate, stored_item
+from fdbqueue.stored.positions import RANDOM_BYTES, pack, rank_of
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
 from fdbqueue.writes.appending import write_chunks
 

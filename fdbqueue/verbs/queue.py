@@ -49,9 +49,10 @@ from fdbqueue.stored.items import (
     parse,
 )
 from fdbqueue.stored.known import Registration
-from fdbqueue.stored.layout import Layout, Name, new_random
+from fdbqueue.stored.layout import Layout, Name
 from fdbqueue.stored.looks import beside_others, check_decodes, keep_out, refuse_others_keys
 from fdbqueue.stored.order import Order, check_order, rank_in
+from fdbqueue.stored.positions import new_random
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing

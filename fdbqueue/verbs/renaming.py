@@ -37,11 +37,13 @@ from fdbqueue.errors import FormatError, TransferError, UnknownQueue
 from fdbqueue.stored.catalogue import path_of, refuse_nested
 from fdbqueue.stored.counters import count, read_stats
 from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_of, size_of
-from fdbqueue.stored.layout import CATALOGUE, DELAY, TAKEN, TTL, Layout, Name, Place, name_of
+from fdbqueue.stored.layout import CATALOGUE, Layout, Name, name_of
 from fdbqueue.stored.looks import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.names import name_text
 from fdbqueue.stored.places import COPY_STREAM, STATES
+from fdbqueue.stored.positions import TAKEN, Place
 from fdbqueue.stored.settings import SMART, Mark, heads_of, keys_of_marks, pack_mark, read_mark, refusal, settings_parts
+from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.queues import nearest
 
 LONGEST_SECONDS = 6.0
@@ -442,9 +444,9 @@ def _notes(value: bytes) -> Notes | None:
 def _timers(state: str, notes: Notes) -> Iterator[tuple[int, str]]:
     """Yield the times and kinds of the timers of an item without a lease."""
     if state == "delayed":
-        yield notes.visible_at_us, DELAY
+        yield notes.visible_at_us, Due.DELAY
     if state != "dead" and notes.ttl_at_us:
-        yield notes.ttl_at_us, TTL
+        yield notes.ttl_at_us, Due.TTL
 
 
 def fitting(found: Sequence[KeyValue], size_bytes: int) -> Sequence[KeyValue]:

@@ -24,8 +24,8 @@ from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored import names
 from fdbqueue.stored.codecs import CODEC_ERRORS
 from fdbqueue.stored.items import NO_NOTES, Notes, parse, salvaged_notes
-from fdbqueue.stored.layout import Place, pack
 from fdbqueue.stored.places import STATES, State, claimed_places, locate
+from fdbqueue.stored.positions import Place, pack
 from fdbqueue.verbs.queues import is_there
 from fdbqueue.web.shown import BoundedCodec
 

@@ -21,7 +21,8 @@ from fdbqueue.engine.transactional import SlotClaim
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission, may_fit_in_parts, wait_for_room
 from fdbqueue.stored.items import INLINE_BYTES, PLAIN, chunks_of, envelope
-from fdbqueue.stored.layout import Layout, new_random
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import new_random
 from fdbqueue.writes.adaptive_limit import TooMuch
 from fdbqueue.writes.appending import append_items
 from fdbqueue.writes.once import Once

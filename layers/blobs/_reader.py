@@ -27,7 +27,6 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored.items import CHUNK_BYTES, Blob
-from fdbqueue.stored.own_rows import of_item
 from fdbqueue.stored.settings import check_renamed
 
 from ..leases import LeaseRef
@@ -240,7 +239,7 @@ class BlobReader(Named, io.BufferedIOBase):
         for read in reads:
             value = await value_of(read)
             found.append(bytes(value) if value.present() else b"")
-        if of_item(self._queue.layout, self._packed, stored, parse).blob != blob:
+        if self._queue.layout.read_item(self._packed, stored, parse).blob != blob:
             raise LookupError(
                 f"The item {self._position.text} of {self._queue!r} has other data by now: a smart queue replaced it."
                 " Read it again."
@@ -249,7 +248,7 @@ class BlobReader(Named, io.BufferedIOBase):
 
     async def _find(self, tr: Transaction) -> tuple[Blob | None, bytes]:
         layout, stored = await self._stored(tr)
-        opened = of_item(self._queue.layout, self._packed, stored, parse)
+        opened = self._queue.layout.read_item(self._packed, stored, parse)
         if opened.blob is not None or opened.chunked is None:
             return opened.blob, opened.payload
         chunks = await rows(tr.snapshot, *layout.chunk_range_of(self._packed))
@@ -271,7 +270,7 @@ class BlobReader(Named, io.BufferedIOBase):
             await check_renamed(tr, layout)
             raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
         value = await value_of(tr.get(self._layout.leased.key(self._packed)))
-        notes = of_item(self._layout, self._packed, bytes(value), notes_of) if value.present() else None
+        notes = self._layout.read_item(self._packed, bytes(value), notes_of) if value.present() else None
         if notes is None or notes.token != self._item.token:
             raise LeaseLost(
                 f"The lease of {self._position} of {self._queue!r} is lost: {mostly_lost(self._position)}. Undo its"

@@ -14,7 +14,6 @@ from fdbqueue.engine.errors import predicates
 from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import Database, Layout, Shown, Transaction, V, count, rows, value_of
 from fdbqueue.stored.items import BLOB_ID_BYTES, Blob, with_blob
-from fdbqueue.stored.own_rows import own_rows
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases
 from ..groups import Groups
@@ -139,7 +138,7 @@ async def sweep(
     """
     found = await rows(tr.snapshot, begin, end, limit=limit)
     swept = 0
-    for (id,), row in own_rows(layout, "uploads_until", found):
+    for (id,), row in layout.own_rows("uploads_until", found):
         if int.from_bytes(row.value, "little") > now_us:
             continue
         key = layout.uploads.pack((id,))

@@ -25,7 +25,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import Blob
-from fdbqueue.stored.own_rows import own_rows
 
 
 @dataclass(slots=True)
@@ -63,7 +62,7 @@ class BlobCheck(ItemCheck):
         found: dict[bytes, _Pieces] = {}
         span = layout.blobs.range()
         for page in pages(self._tr, span.start, span.stop):
-            own = list(own_rows(layout, "blobs", page))
+            own = list(layout.own_rows("blobs", page))
             if len(own) < len(page):
                 self.foreign = [*self.foreign, *({row.key for row in page} - {row.key for _, row in own})]
             for (id, _), row in own:

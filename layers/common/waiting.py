@@ -20,9 +20,9 @@ from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from fdbqueue.engine.blocking import start
-from fdbqueue.engine.steps import value_of, wait_in_thread
+from fdbqueue.engine.steps import wait_in_thread
 from fdbqueue.engine.waiting import Promise, until_changed
-from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, run
+from fdbqueue.lowlevel import Database, Future, Steps, Transaction, attempts, run, value_of
 
 from ..leases import Leases
 from ..leases.lease import check_timeout

@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 from fdbqueue import CodecError, FormatError, LeaseLost, OtherCodec
 from fdbqueue.lowlevel import Transaction, notes_of, pack, permit_of, run, run_async, value_of
 from fdbqueue.stored.codecs import why_buried
-from fdbqueue.stored.own_rows import of_item
 
 from ..common.handlers import (
     ACKED,
@@ -360,7 +359,7 @@ class ItemHandling(Handling):
 
         async def look(tr: Transaction) -> bool:
             value = await value_of(tr.snapshot.get(layout.leased.key(packed)))
-            return value.present() and of_item(layout, packed, bytes(value), notes_of).token == lease.token
+            return value.present() and layout.read_item(packed, bytes(value), notes_of).token == lease.token
 
         return await run_async(self.holds.leases.queue.read(self.db, look))
 

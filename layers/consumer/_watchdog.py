@@ -31,7 +31,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from fdbqueue.lowlevel import Database, Named, Shown, attempts, only_database, verb
-from fdbqueue.stored.layout import LEASE
+from fdbqueue.stored.shapes import Due
 
 from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
 from ..common.handlers import call_back, fields, not_awaited
@@ -146,7 +146,7 @@ class Watchdog(Named):
         self._stop.ask()
 
     def _note(self, reclaimed: Reclaimed) -> None:
-        if reclaimed.kind == LEASE:
+        if reclaimed.kind == Due.LEASE:
             self.report.leases += 1
             self._call(reclaimed)
         elif reclaimed.fate == "expired":

@@ -38,7 +38,7 @@ from fdbqueue.moves.ends import (
     settle,
 )
 from fdbqueue.stored import shapes
-from fdbqueue.stored.layout import DROP, HOLD
+from fdbqueue.stored.shapes import Due
 
 from ..common.waiting import NotEnded, long_wait, until_ended
 from ..leases import Leases
@@ -287,7 +287,7 @@ class Group(Named):
             raise self._groups.refused(self.name, group)
         if group.state != "cancelled":
             tr.set(self._keys.record, encode_group(structs.replace(group, state="cancelled", then=())))
-            pull(tr, group.then, DROP)
+            pull(tr, group.then, Due.DROP)
             span = self._keys.holds.range()
             tr.clear_range(span.start, span.stop)
             begin_sweep(tr, self._layout, self.name, self._leases.now_us())
@@ -336,7 +336,7 @@ def set_hold(tr: Transaction, layout: Layout, name: str, token: bytes, until_us:
     """Write a hold of a group, and the timer of its end."""
     keys = group_keys(layout, name)
     tr.set(keys.holds.pack((token,)), until_us.to_bytes(8, "big"))
-    tr.set(layout.timer_key(until_us, keys.timer_place, HOLD), b"")
+    tr.set(layout.timer_key(until_us, keys.timer_place, Due.HOLD), b"")
 
 
 def check_token(token: object) -> None:

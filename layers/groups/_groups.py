@@ -29,7 +29,6 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.moves.ends import GroupRecord, count_members, encode_group, group_keys, group_record
-from fdbqueue.stored.own_rows import first_own
 from fdbqueue.stored.settings import check_renamed, refuse_old_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
@@ -84,7 +83,7 @@ class GroupList(Iterator["Group"]):
 
     async def _first(self, tr: Transaction) -> tuple[tuple[Any, ...], KeyValue] | None:
         layout = self._groups.leases.layout
-        found = await first_own(tr.snapshot, layout, "groups", self._begin, behind(layout.groups.key()))
+        found = await layout.first_own(tr.snapshot, "groups", self._begin, behind(layout.groups.key()))
         if found is None and not self._named:
             await check_renamed(tr, layout)
         return found

@@ -7,9 +7,8 @@ from msgspec.structs import replace
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
 from fdbqueue.moves.ends import begin_sweep, group_keys, group_record
-from fdbqueue.stored.layout import GROUP, HOLD, SWEEP
-from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.places import InQueue, claimed_places
+from fdbqueue.stored.shapes import Due
 
 from ..leases.timers import Firing, Reads, Timer, TimerKind
 from ..leases.transitions import Custody, Transitions
@@ -35,17 +34,17 @@ async def sweep(
     if not cursor.present():
         return False  # it came to its end
     stored = bytes(cursor)
-    tr.clear(layout.timer_key(int.from_bytes(stored[:8], "big"), keys.timer_place, SWEEP))
+    tr.clear(layout.timer_key(int.from_bytes(stored[:8], "big"), keys.timer_place, Due.SWEEP))
     begin = stored[8:]
     # By snapshot: each member that is removed is read with a conflict of its own.
     found = await rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
-    members = [row.key[len(keys.members) :] for _, row in own_rows(layout, "groups", found)]
+    members = [row.key[len(keys.members) :] for _, row in layout.own_rows("groups", found)]
     if custody is None:
         await _remove_waiting(tr, layout, moves, name, members)
     else:
         for packed in members:
             address = layout.available.position(layout.available.key(packed))
-            if not await custody.release(tr, moves, address, SWEEP, now_us):
+            if not await custody.release(tr, moves, address, Due.SWEEP, now_us):
                 _leave_group(tr, layout, moves, name, packed)
     if len(found) < SWEEP_ITEMS:
         tr.clear(keys.cursor)
@@ -131,5 +130,5 @@ async def _forget_group(firing: Firing, timer: Timer, reads: Reads) -> None:
         firing.tr.clear_range(keys.begin, keys.end)
 
 
-KINDS = {SWEEP: TimerKind(_fire_sweep), HOLD: TimerKind(_fire_hold), GROUP: TimerKind(_forget_group)}
+KINDS = {Due.SWEEP: TimerKind(_fire_sweep), Due.HOLD: TimerKind(_fire_hold), Due.GROUP: TimerKind(_forget_group)}
 """The kinds of timers of this layer; the place of such a timer has the group's name."""

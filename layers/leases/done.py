@@ -26,7 +26,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.items import with_header
-from fdbqueue.stored.own_rows import of_item
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .lease import not_negative, positive, visible_at
@@ -105,7 +104,7 @@ async def mark(
         value = await value_of(tr.get(place.key(packed)))
         if value.present():
             stored = bytes(value)
-            notes = structs.replace(of_item(layout, packed, stored, notes_of), **changes)
+            notes = structs.replace(layout.read_item(packed, stored, notes_of), **changes)
             tr.set(place.key(packed), with_notes(stored, notes))
             return Marked(state, notes)
     return None

@@ -11,7 +11,6 @@ from msgspec import structs
 from fdbqueue import FormatError, LeaseLost, Position, Queue
 from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.ends import encode_result
-from fdbqueue.stored.own_rows import of_item, unreadable_item
 from fdbqueue.stored.settings import renamed
 from fdbqueue.verbs.editing import why_lost
 
@@ -196,7 +195,7 @@ class Holding:
             try:
                 notes = notes_of(stored)
             except FormatError as error:
-                raise unreadable_item(self._layout, packed, error) from error
+                raise self._layout.unreadable_item(packed, error) from error
             if notes.token == lease.token:
                 return [(packed, stored, notes)]
         raise await self._lost(tr, [lease.position])
@@ -273,7 +272,7 @@ async def held_by(
     held: list[Held | None] = []
     for packed, lease in zip(places, leases, strict=True):
         stored = found.get(packed, b"")
-        notes = of_item(layout, packed, stored, notes_of) if stored else None
+        notes = layout.read_item(packed, stored, notes_of) if stored else None
         held.append(None if notes is None or notes.token != lease.token else (packed, stored, notes))
     return held
 

@@ -11,11 +11,10 @@ from functools import lru_cache
 from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
-from fdbqueue.base.arguments import check_text
 from fdbqueue.base.position import check_position
 from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
 from fdbqueue.base.typed import filled_by_slots
-from fdbqueue.lowlevel import Notes, Shown, V, is_database, not_negative, positive
+from fdbqueue.lowlevel import Notes, Shown, V, check_text, is_database, not_negative, positive
 from fdbqueue.moves.moves import cut
 
 __all__ = [

@@ -29,9 +29,9 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import group_keys, named_group, read_record
 from fdbqueue.reads.check import check_queue, checked, read_in
-from fdbqueue.stored.counters import read_own_stats
-from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL, rank_of
-from fdbqueue.stored.own_rows import decoded, own_rows, signed
+from fdbqueue.stored.counters import read_own_stats, signed
+from fdbqueue.stored.positions import rank_of
+from fdbqueue.stored.shapes import Due
 
 from .timers import due_timers
 from .transitions import Custody
@@ -70,7 +70,7 @@ class OutcomeCheck:
         if record.how == "pending":
             self._pending.add(packed)
         else:
-            self.timers.add(self._layout.timer_key(record.until_us, packed, RESULT))
+            self.timers.add(self._layout.timer_key(record.until_us, packed, Due.RESULT))
 
     def problems(self) -> list[str]:
         """Return the problems, a sentence each."""
@@ -110,7 +110,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
     counted: Counter[tuple[str, str]] = Counter()
     span = layout.groups.range()
     for page in pages(tr, span.start, span.stop):
-        for (name, kind, *rest), row in own_rows(layout, "groups", page):
+        for (name, kind, *rest), row in layout.own_rows("groups", page):
             if kind == "member":
                 surplus += [] if row.key in wanted else [row.key]
                 wanted.discard(row.key)
@@ -121,7 +121,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
                     damaged.append(str(error))
             elif kind == "count" and rest[0] in _OPEN:
                 try:
-                    counted[name, rest[0]] = decoded(layout, row.key, row.value, signed)
+                    counted[name, rest[0]] = layout.decode(row.key, row.value, signed)
                 except FormatError as error:
                     damaged.append(str(error))
     problems = damaged + [f"The member {key!r} of a group has no item in the queue." for key in surplus]
@@ -164,11 +164,11 @@ class TimerCheck(ItemCheck):
             return
         layout = self._layout
         if state == "leased":
-            self._wanted.add(layout.timer_key(notes.expires_at_us, packed, LEASE))
+            self._wanted.add(layout.timer_key(notes.expires_at_us, packed, Due.LEASE))
         if state == "delayed":
-            self._wanted.add(layout.timer_key(notes.visible_at_us, packed, DELAY))
+            self._wanted.add(layout.timer_key(notes.visible_at_us, packed, Due.DELAY))
         if state in ("available", "delayed") and notes.ttl_at_us:
-            self._wanted.add(layout.timer_key(notes.ttl_at_us, packed, TTL))
+            self._wanted.add(layout.timer_key(notes.ttl_at_us, packed, Due.TTL))
         if self._elsewhere is None and is_tracked(notes):
             self._here.append((packed, state, notes))
 
@@ -224,7 +224,7 @@ def is_tracked(notes: Notes) -> bool:
 def _may_be_left(layout: Layout, key: bytes) -> bool:
     """Return whether a timer is a follow-up's, a grant's or a group's. It may be left over until the next consumer."""
     timer = layout.timer_of(key)
-    return timer is not None and timer[2] in (GO, DROP, GRANT, GROUP, HOLD, SWEEP)
+    return timer is not None and timer[2] in (Due.GO, Due.DROP, Due.GRANT, Due.GROUP, Due.HOLD, Due.SWEEP)
 
 
 def _told(layout: Layout, key: bytes) -> str:

@@ -40,7 +40,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import reopen as reopen_outcome
 from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, Verdict, remove
-from fdbqueue.stored.layout import GRANT
+from fdbqueue.stored.shapes import Due
 
 from .holding import held_by
 from .lease import Disposition, Lease, LeaseHandle, lease_of
@@ -303,7 +303,7 @@ class Taking:
             overdue, found = await self.see(tr, look)
             if overdue:
                 fired, served.again = await fire_first(tr, self._layout, moves, overdue, self._retry, now_us, strict)
-                if any(one.kind == GRANT for one in fired):  # the others were asked again
+                if any(one.kind == Due.GRANT for one in fired):  # the others were asked again
                     served.untaken = True
                     allotments = [allotment for allotment in allotments if allotment.own]
                 if served.again:

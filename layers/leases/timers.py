@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     rows,
     value_of,
 )
-from fdbqueue.stored.layout import DELAY, LEASE, RESULT, TTL
+from fdbqueue.stored.shapes import Due
 
 from .lease import Disposition
 from .transitions import Retry, Transitions
@@ -45,7 +45,7 @@ BEHIND_LIMIT = 1_000
 NEXT_TIMERS = 16
 OUTCOMES_AT_ONCE = 2_000
 """How many outcomes more one transaction removes, if it meets nothing else."""
-_OUTCOME = b"\x02%b\x00" % RESULT.encode()
+_OUTCOME = b"\x02%b\x00" % Due.RESULT.encode()
 _FAR_US = (1 << 62) - 1
 
 
@@ -332,9 +332,9 @@ def come_back(firing: Firing, timer: Timer, found: TimedItem, *, delay_us: int =
 
 
 KINDS = {
-    LEASE: TimerKind(_end_lease, ("leased",)),
-    DELAY: TimerKind(_end_delay, ("delayed",)),
-    TTL: TimerKind(_end_life, ("delayed", "available")),
+    Due.LEASE: TimerKind(_end_lease, ("leased",)),
+    Due.DELAY: TimerKind(_end_delay, ("delayed",)),
+    Due.TTL: TimerKind(_end_life, ("delayed", "available")),
 }
 timer_kinds: Contributions[Mapping[str, TimerKind]] = Contributions(
     leases="fdbqueue.layers.leases.timers:KINDS",

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
 from fdbqueue.base.times import clock_us
-from fdbqueue.engine.keys import Versionstamp, behind, is_within, strinc
+from fdbqueue.engine.keys import Versionstamp, behind, bytes_behind, is_within
 from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.lowlevel import (
     Database,
@@ -146,7 +146,7 @@ class LoggedTransaction:
             self._changes.append(Change("clear_range", first[len(self._begin) :], to))
 
     def clear_range_startswith(self, prefix: Any) -> None:
-        self.clear_range(prefix, strinc(_bytes(prefix)))
+        self.clear_range(*bytes_behind(_bytes(prefix)))
 
     def __delitem__(self, key: Any) -> None:
         if isinstance(key, slice):

@@ -19,8 +19,9 @@ from fdbqueue import FormatError, Position
 from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
 from fdbqueue.stored.items import envelope_without_notes
-from fdbqueue.stored.layout import FAMILIES, is_packed
+from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.places import CLAIMED
+from fdbqueue.stored.positions import is_packed
 from fdbqueue.stored.shapes import Shape
 
 FORMAT_VERSION = 1

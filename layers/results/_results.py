@@ -33,7 +33,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import begin as begin_outcome
 from fdbqueue.moves.ends import read_record
-from fdbqueue.stored.layout import TTL
+from fdbqueue.stored.shapes import Due
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..common.waiting import NotEnded, long_wait, until_ended
@@ -173,7 +173,7 @@ class Completion(Named, Generic[R]):
         async def body(tr: Transaction) -> None:
             now_us = self._leases.now_us()
             moves = Transitions(tr, self._leases.layout, now_us)
-            await custody.release(tr, moves, self.position, TTL, now_us)
+            await custody.release(tr, moves, self.position, Due.TTL, now_us)
             moves.finish()
 
         await self._leases.queue.transact(db, body)

@@ -9,7 +9,7 @@ from fdbqueue import FormatError
 from fdbqueue.base.times import HELD_US
 from fdbqueue.lowlevel import Layout, Notes, Transaction, count
 from fdbqueue.moves.ends import DEAD, DONE, OutcomeRecord, encode_record, pull, remove
-from fdbqueue.stored.layout import DROP, GO, RESULT
+from fdbqueue.stored.shapes import Due
 
 from ..leases import Disposition
 from ..leases.timers import Firing, Reads, Timer, TimerKind, come_back
@@ -39,10 +39,10 @@ def end_outcome(
         until_us = at_us + notes.keep_s * 1_000_000
         record = OutcomeRecord(how=how, result=result, error=error, ended_at_us=at_us, until_us=until_us)
         tr.set(layout.completions.key(packed), encode_record(record))
-        tr.set(layout.timer_key(until_us, packed, RESULT), b"")
+        tr.set(layout.timer_key(until_us, packed, Due.RESULT), b"")
         count(tr, layout, outcomes=1)
     if how != DEAD:  # the follow-ups of a dead letter wait until it is redriven or purged
-        pull(tr, notes.then, GO if how == DONE else DROP)
+        pull(tr, notes.then, Due.GO if how == DONE else Due.DROP)
 
 
 async def _forget_outcome(firing: Firing, timer: Timer, reads: Reads) -> None:
@@ -64,7 +64,7 @@ async def _fire_follow_up(firing: Firing, timer: Timer, reads: Reads) -> None:
     if found is None:
         return
     firing.clear(timer)
-    if timer.kind == GO:
+    if timer.kind == Due.GO:
         come_back(firing, timer, found, delay_us=found.notes.visible_at_us - HELD_US)
         return
     firing.moves.leave_delayed(timer.packed, found.notes)
@@ -73,8 +73,8 @@ async def _fire_follow_up(firing: Firing, timer: Timer, reads: Reads) -> None:
 
 
 KINDS = {
-    RESULT: TimerKind(_forget_outcome),
-    GO: TimerKind(_fire_follow_up, ("delayed",)),
-    DROP: TimerKind(_fire_follow_up, ("delayed",)),
+    Due.RESULT: TimerKind(_forget_outcome),
+    Due.GO: TimerKind(_fire_follow_up, ("delayed",)),
+    Due.DROP: TimerKind(_fire_follow_up, ("delayed",)),
 }
 """The kinds of timers of this layer."""

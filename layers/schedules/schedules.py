@@ -34,7 +34,6 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.stored import shapes
-from fdbqueue.stored.own_rows import decoded, own_rows
 
 from ..leases.lease import positive
 
@@ -388,7 +387,7 @@ class Schedules(Named):
         """Return the stored records by their names."""
         span = self._space.range()
         found = await rows(tr.snapshot, span.start, span.stop)
-        return {name: row.value for (name,), row in own_rows(self.queue.layout, "schedule", found)}
+        return {name: row.value for (name,), row in self.queue.layout.own_rows("schedule", found)}
 
     async def _change(
         self, tr: Transaction | Database, name: str, change: Callable[[ScheduleRecord], ScheduleRecord]
@@ -453,7 +452,7 @@ def read_schedule(layout: Layout, key: bytes, stored: bytes) -> ScheduleRecord:
     Raises:
         FormatError: it can't be read.
     """
-    return decoded(layout, key, stored, _decode, _REMEDY)
+    return layout.decode(key, stored, _decode, _REMEDY)
 
 
 def stopped_at(layout: Layout, key: bytes, stored: bytes, now_us: int) -> float | None:
@@ -526,7 +525,7 @@ class ScheduleCheck(ItemCheck):
         problems = []
         span = self._layout.space["schedule"].range()
         for page in pages(self._tr, span.start, span.stop):
-            for _, row in own_rows(self._layout, "schedule", page):
+            for _, row in self._layout.own_rows("schedule", page):
                 try:
                     read_schedule(self._layout, row.key, row.value)
                 except FormatError as error:

@@ -62,7 +62,6 @@ from fdbqueue.lowlevel import (
     verb,
     within,
 )
-from fdbqueue.stored.own_rows import first_own, first_owns
 
 from ..common.handlers import call_back, fields, not_awaited
 from ..common.waiting import Stop, long_wait
@@ -186,13 +185,11 @@ class Deadlines:
         for stage in (NEAR, MISSED):
             if stage == NEAR and lead_us is None:
                 continue
-            first = await first_own(
-                tr.snapshot, self._layout, "deadlines", *within(self._layout.deadlines[stage].key())
-            )
+            first = await self._layout.first_own(tr.snapshot, "deadlines", *within(self._layout.deadlines[stage].key()))
             if first is not None:
                 at_us: int = first[0][1]
                 times.append(at_us - (lead_us or 0) if stage == NEAR else at_us)
-        first = await first_own(tr.snapshot, self._layout, "missed", *within(self._layout.missed.key()))
+        first = await self._layout.first_own(tr.snapshot, "missed", *within(self._layout.missed.key()))
         times += [first[0][0]] if first is not None else []
         return min(times, default=None)
 
@@ -201,7 +198,7 @@ class Deadlines:
         stage = MISSED if lead_us is None else NEAR
         # A snapshot read, and a conflict for each claimed deadline: deadlines set meanwhile do not conflict.
         begin, end = deadlines_until(self._layout, stage, now_us + (lead_us or 0))
-        found = await first_owns(tr.snapshot, self._layout, "deadlines", begin, end, limit=limit)
+        found = await self._layout.first_owns(tr.snapshot, "deadlines", begin, end, limit=limit)
         claimed = []
         for (_, at_us, position), row in found:
             asks_marker(tr)
@@ -221,7 +218,7 @@ class Deadlines:
     async def _claim_again(self, tr: Transaction, until_us: int, lapsed_us: int) -> list[Deadline]:
         """Claim the first deadline whose claim lapsed before it was ended."""
         space = self._layout.missed
-        first = await first_own(tr.snapshot, self._layout, "missed", space.range().start, space.pack((lapsed_us + 1,)))
+        first = await self._layout.first_own(tr.snapshot, "missed", space.range().start, space.pack((lapsed_us + 1,)))
         claimed = []
         if first is not None:
             asks_marker(tr)

@@ -30,8 +30,9 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.moves.taking import outdated
-from fdbqueue.stored.layout import TTL, level_range, rank_of
 from fdbqueue.stored.places import InQueue
+from fdbqueue.stored.positions import level_range, rank_of
+from fdbqueue.stored.shapes import Due
 
 from ..common.waiting import long_wait
 from ..leases import Leases
@@ -176,7 +177,7 @@ class Capacity:
     async def _expire(self, tr: Transaction, wanted: int, going: Going, now_us: int) -> int:
         """Add outdated items to `going`, until they reach the wanted number; return how many."""
         due = await due_timers(tr, self._layout, now_us, limit=MOST_COUNTED)
-        positions = [position for _, position, kind in readable(self._layout, due) if kind == TTL]
+        positions = [position for _, position, kind in readable(self._layout, due) if kind == Due.TTL]
         ended = [packed for packed in dict.fromkeys(map(pack, positions)) if packed not in going.packed]
         gone = 0
         for start in range(0, len(ended), FIRE_LIMIT):

@@ -23,7 +23,6 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
-from fdbqueue.stored.own_rows import decoded
 
 from ..leases import Leases
 from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us
@@ -64,7 +63,7 @@ class Recipients:
         value = await value_of(tr.get(self._layout.recipients_key))
         if not value.present():
             return RecipientRegistry()
-        return decoded(self._layout, self._layout.recipients_key, bytes(value), _decoder.decode, what="recipients")
+        return self._layout.decode(self._layout.recipients_key, bytes(value), _decoder.decode, what="recipients")
 
     def write(self, tr: Transaction, registry: RecipientRegistry) -> None:
         """Write the registry."""

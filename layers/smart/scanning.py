@@ -28,9 +28,8 @@ from fdbqueue.lowlevel import (
     started,
     within,
 )
-from fdbqueue.stored.layout import is_packed, rank_of
-from fdbqueue.stored.own_rows import parts_of, told_foreign
 from fdbqueue.stored.places import IN_QUEUE, RANGE_READ_ITEMS, InQueue, read_payload
+from fdbqueue.stored.positions import is_packed, rank_of
 
 from .types import Key, MessageType, Sees
 
@@ -93,12 +92,12 @@ class SmartIndex:
         except ValueError:
             packed = b""
         if not is_packed(packed):
-            raise FormatError(told_foreign(self._layout, "smart", key))
+            raise FormatError(self._layout.told_foreign("smart", key))
         return packed
 
     def type_of(self, key: bytes) -> str:
         """Return the type in an entry's key."""
-        name: str = parts_of(self._layout, "smart", key)[0]
+        name: str = self._layout.own_parts("smart", key)[0]
         return name
 
     def _type_prefix(self, type_name: str) -> bytes:
@@ -143,7 +142,7 @@ def deadlines_until(layout: Layout, stage: str, at_us: int) -> tuple[bytes, byte
 
 def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
     """Return the time, and the packed position, in a deadline's key."""
-    at_us: int = parts_of(layout, "deadlines", key)[1]
+    at_us: int = layout.own_parts("deadlines", key)[1]
     return at_us, key[len(layout.deadlines[stage][at_us].key()) :]
 
 

@@ -34,7 +34,7 @@ from typing import Any, cast
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Named, Transaction, V, rows, started
-from fdbqueue.stored.layout import rank_of
+from fdbqueue.stored.positions import rank_of
 
 from ..common.composing import QueueWithLeases, TakenFromFront, leases_of, strict
 from ..leases import Head, Leases

@@ -11,7 +11,7 @@ from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.optional import own_process, set_mark
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.lowlevel import FDBError, Future, Shown, Transaction, keep_out, value_of
-from fdbqueue.stored.layout import RANDOM_BYTES
+from fdbqueue.stored.positions import RANDOM_BYTES
 
 from ..common.batcher import Alarm, PendingCall
 from ..leases import Leases

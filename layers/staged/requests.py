@@ -34,8 +34,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.reads.check import read_in
-from fdbqueue.stored.layout import GRANT
-from fdbqueue.stored.own_rows import decoded
+from fdbqueue.stored.shapes import Due
 
 from ..leases import LeaseHandle
 from ..leases.holding import held_by
@@ -104,12 +103,12 @@ def read_grant(layout: Layout, key: bytes, stored: bytes) -> Grant:
     Raises:
         FormatError: the bytes are not a grant.
     """
-    return decoded(layout, key, stored, _decoder.decode, what="grant")
+    return layout.decode(key, stored, _decoder.decode, what="grant")
 
 
 def timer_of_grant(layout: Layout, client: bytes, take_until_us: int) -> bytes:
     """Return the key of a grant's timer."""
-    return layout.timer_key(take_until_us, pack(Position(0, client)), GRANT)
+    return layout.timer_key(take_until_us, pack(Position(0, client)), Due.GRANT)
 
 
 def keys_of_grant(layout: Layout, client: bytes, grant: Grant) -> list[bytes]:
@@ -142,7 +141,7 @@ async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
     tr.clear(grant_key)
     if has_mark(tr, grant.process, client):
         return
-    asked = returned = any(one.kind == GRANT for one in firing.reclaimed)
+    asked = returned = any(one.kind == Due.GRANT for one in firing.reclaimed)
     for lease in grant.leases:
         try:
             [held] = await held_by(tr, layout, [lease])
@@ -156,7 +155,7 @@ async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
         before = uncounted(notes)
         fate = moves.put_back(packed, stored, before, now_us=firing.now_us, delay_us=0)
         firing.seen.add(packed)
-        firing.tell(GRANT, lease.position, packed, stored, before, fate)
+        firing.tell(Due.GRANT, lease.position, packed, stored, before, fate)
         returned = firing.stale = True
     if returned and not asked:
         await _ask_again(tr, layout, firing.now_us)
@@ -219,7 +218,7 @@ def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
     return handle if position.rank is None else (*handle, position.rank)
 
 
-KINDS = {GRANT: TimerKind(_fire_grant)}
+KINDS = {Due.GRANT: TimerKind(_fire_grant)}
 """The kinds of timers of this layer."""
 
 
@@ -462,7 +461,7 @@ class Requests:
                 tr.clear(row.key)
 
     def _wish(self, key: bytes, stored: bytes) -> Wish:
-        return decoded(self._layout, key, stored, _wish_decoder.decode, what="request")
+        return self._layout.decode(key, stored, _wish_decoder.decode, what="request")
 
 
 def granted_us(duration_us: int) -> int:

@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 from fdbqueue.reads.queue_rows import read_figures
-from fdbqueue.stored.own_rows import decoded, in_order, of_item
+from fdbqueue.stored.counters import in_order
 from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import refuse_renamed
 
@@ -239,7 +239,7 @@ class Stream(Generic[V]):
             FormatError: the chunks are damaged, or gone.
         """
         packed = self._keys.items(batch).packed(row.key)
-        opened = of_item(self._layout, packed, row.value, parse)
+        opened = self._layout.read_item(packed, row.value, parse)
         return run(attempts(db, lambda tr: read_payload(tr, self._layout, packed, opened)))
 
     @verb
@@ -431,7 +431,7 @@ class Stream(Generic[V]):
         moves = Transitions(tr, self._layout, now_us)
         for row in await rows(tr, *self._keys.all_tracked(last)):
             _, packed = self._keys.packed_of(row.key)
-            moves.count_claimed(of_item(self._layout, packed, row.value, notes_of), -1)
+            moves.count_claimed(self._layout.read_item(packed, row.value, notes_of), -1)
             moves.vanish(packed, row.value, "dequeued")
             moves.tally("dequeued", -1)  # the caller counts all items of the batch
         tr.clear_range(*self._keys.all_tracked(last))
@@ -526,7 +526,7 @@ class Stream(Generic[V]):
             sum(batch.size_bytes for batch in opened),
             bool(opened) and all(batch.sealed for batch in opened),
             record.epoch,
-            decoded(self._layout, self._keys.seen, bytes(seen), in_order) / 1e6 if seen.present() else None,
+            self._layout.decode(self._keys.seen, bytes(seen), in_order) / 1e6 if seen.present() else None,
         )
 
     def _now_us(self) -> int:

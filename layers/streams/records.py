@@ -29,7 +29,6 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.reads.check import read_in
-from fdbqueue.stored.own_rows import first_own, own_rows, parts_of
 from fdbqueue.stored.places import CLAIMED
 from fdbqueue.stored.shapes import check_name
 
@@ -214,7 +213,7 @@ class StreamKeys:
 
     def number_of(self, key: bytes) -> int:
         """Return the number in the key of a batch's record."""
-        number: int = parts_of(self.layout, "streams", key)[2]
+        number: int = self.layout.own_parts("streams", key)[2]
         return number
 
     def batches(self, last: int | None = None) -> tuple[bytes, bytes]:
@@ -255,7 +254,7 @@ class StreamKeys:
         """Return the batch and the packed position in a key of `claims`, `all_chunks` or `all_tracked`."""
         families = {"claims": self._claims, "claimed_chunks": self._chunks, "claimed_tracked": self._tracked}
         family = next(family for family, space in families.items() if is_within(key, space.key()))
-        _, number, position = parts_of(self.layout, family, key)
+        _, number, position = self.layout.own_parts(family, key)
         return number, pack(position)
 
 
@@ -494,13 +493,13 @@ class BatchCheck(ItemCheck):
         return {name for name in names if name}
 
     def _first(self, tr: Transaction, family: str, begin: bytes, end: bytes) -> Steps[Any]:
-        return first_own(tr.snapshot, self._layout, family, begin, end)
+        return self._layout.first_own(tr.snapshot, family, begin, end)
 
     def _of_stream(self, keys: StreamKeys) -> list[str]:
         found = Counter(self._found.get(keys.name))
         tracked: Counter[int] = Counter()
         for page in pages(self._tr, *keys.all_tracked()):
-            tracked.update(parts[1] for parts, _ in own_rows(self._layout, "claimed_tracked", page))
+            tracked.update(parts[1] for parts, _ in self._layout.own_rows("claimed_tracked", page))
         problems = []
         for page in pages(self._tr, *keys.batches()):
             for row in page:

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 from fdbqueue import LeaseLost
 from fdbqueue.engine.optional import own_process
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, value_of
-from fdbqueue.stored.layout import RANDOM_BYTES
+from fdbqueue.stored.positions import RANDOM_BYTES
 
 from ..common.batcher import Alarm, Batcher, PendingCall
 from ..leases import Lease, LeaseHandle, LeaseRef, Leases

@@ -53,7 +53,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.moves import arrivals_since, span_of
 from fdbqueue.stored.counters import read_unannounced
-from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.stored.settings import check_renamed
 
 from ..common.waiting import long_wait
@@ -135,7 +134,7 @@ class FirstPointer:
         layout = self._layout
         passing_names = beginning(_PASSING, layout.pointers.key())
         found = await rows(tr.snapshot, *passing_names, limit=ROWS_AT_ONCE)
-        for (name,), row in own_rows(layout, "pointers", found):
+        for (name,), row in layout.own_rows("pointers", found):
             place = read_pointer(layout, name, row.value)
             key = registration_key(layout, name)
             registered = await record_in(layout, name, tr.snapshot.get(key))

@@ -35,7 +35,6 @@ from fdbqueue.lowlevel import (
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.looks import check_decodes, made_exclusive
-from fdbqueue.stored.own_rows import parts_of
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.shapes import check_name
 
@@ -510,7 +509,7 @@ class Subscriptions(Named, ByPosition[V]):
         stored = await value_of(own)
         if stored.present():
             found[own_key] = bytes(stored)
-        return {parts_of(layout, "subscriptions", key)[0]: value for key, value in found.items()}
+        return {layout.own_parts("subscriptions", key)[0]: value for key, value in found.items()}
 
 
 def _selector_of(selector: str | Selects | None) -> tuple[str | None, Selects | None]:

@@ -31,7 +31,6 @@ from fdbqueue.moves.moves import announces, arrivals_since, arrivals_until, span
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
-from fdbqueue.stored.own_rows import own_rows, parts_of
 from fdbqueue.stored.settings import check_renamed
 
 from ..leases import Head
@@ -443,7 +442,7 @@ async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int,
         return
     tr.set(layout.trimming_key, now_us.to_bytes(8, "little"))
     found = await rows(tr.snapshot, *within(layout.pointers.key()))
-    for (name,), row in own_rows(layout, "pointers", found):
+    for (name,), row in layout.own_rows("pointers", found):
         pointer = read_pointer(layout, name, row.value)
         lag_us = max(LAG_SECONDS * 1e6, pointer.keep_us)
         if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < lag_us:
@@ -478,9 +477,9 @@ class SubscriptionCheck(ItemCheck):
         self._missed: dict[str, list[Position]] = {}
         self._leased: list[tuple[bytes, str, int]] = []
         """The leased items of subscriptions: packed position, subscription, bytes."""
-        found = own_rows(layout, "subscriptions", self._rows(layout.subscriptions.range()))
+        found = layout.own_rows("subscriptions", self._rows(layout.subscriptions.range()))
         names = [parts[0] for parts, _ in found]
-        found = own_rows(layout, "pointers", self._rows(layout.pointers.range()))
+        found = layout.own_rows("pointers", self._rows(layout.pointers.range()))
         pointers = {parts[0] for parts, _ in found}
         for name in pointers - {*names, DISPATCHER}:
             self._problems.append(f"The pointer of {name!r} belongs to no subscription.")
@@ -525,14 +524,14 @@ class SubscriptionCheck(ItemCheck):
     def _wrongly_held(self) -> Iterator[str]:
         """Compare the records of items that subscriptions hold with the leased items."""
         layout = self._layout
-        found = own_rows(layout, "held", self._rows(layout.held.range()))
+        found = layout.own_rows("held", self._rows(layout.held.range()))
         held = {row.key: int.from_bytes(row.value, "little") for _, row in found}
         for packed, name, size_bytes in self._leased:
             if held.pop(layout.held_key(name, packed), None) != size_bytes:
                 position = layout.leased.position(layout.leased.key(packed))
                 yield f"The item {position} is leased for {name!r}, whose credit does not know."
         for key in held:
-            name, position = parts_of(layout, "held", key)
+            name, position = layout.own_parts("held", key)
             yield f"The credit of {name!r} counts an item that it has not: {position}."
 
     def _rows(self, span: slice) -> Iterator[KeyValue]:

@@ -11,7 +11,6 @@ import msgspec
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Value
 from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Transaction, fdb_tuple, rows, started, value_of, within
-from fdbqueue.stored.own_rows import decoded, own_rows
 
 # The stored records of subscriptions.
 
@@ -152,7 +151,7 @@ def read_pointer(layout: Layout, name: str, stored: bytes) -> BrowserPointer:
 
 
 def _decoded(decoder: msgspec.msgpack.Decoder[R], layout: Layout, key: bytes, name: str, stored: bytes) -> R:
-    record = decoded(layout, key, stored, decoder.decode, f"Unsubscribe {name!r}, and subscribe again.")
+    record = layout.decode(key, stored, decoder.decode, f"Unsubscribe {name!r}, and subscribe again.")
     if record.version > VERSION:
         raise FormatError(
             f"The subscription {name!r} of {layout.describe()} was written by a newer version of fdbqueue. Update"
@@ -228,7 +227,7 @@ async def read_page(
     begin = span.start if after is None else registration_key(layout, after) + b"\x00"
     page = await rows(tr.snapshot, begin, span.stop, limit=limit)
     found = {
-        name: read_registration(layout, name, row.value) for (name,), row in own_rows(layout, "subscriptions", page)
+        name: read_registration(layout, name, row.value) for (name,), row in layout.own_rows("subscriptions", page)
     }
     held = await _held(tr, layout, min(found), max(found)) if found else {}
     return [_stats(name, one, now_us, held) for name, one in found.items()]
@@ -261,7 +260,7 @@ async def _held(tr: Transaction, layout: Layout, first: str, last: str) -> Held:
     """Read the items that consumers hold, for all subscriptions from a first to a last name, in one range read."""
     held: Held = {}
     found = await rows(tr.snapshot, layout.held[first].range().start, layout.held[last].range().stop)
-    for (name, _), row in own_rows(layout, "held", found):
+    for (name, _), row in layout.own_rows("held", found):
         items, size_bytes = held.get(name, (0, 0))
         held[name] = items + 1, size_bytes + int.from_bytes(row.value, "little")
     return held

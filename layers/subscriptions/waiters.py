@@ -31,7 +31,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.taking import ItemRow, Takes, taken_at_once
 from fdbqueue.stored.items import kept_size_of
-from fdbqueue.stored.own_rows import own_rows
 from fdbqueue.writes.appending import append_item
 
 from ..leases import LeaseHandle, Leases
@@ -136,7 +135,7 @@ class Waiters(Requests):
         client, behind = request.wish.client, _without_first(request.wish, request.wish.wanted).client
         granted = started(rows(tr, self.grant_key(client), self.grant_key(behind)))
         stored = await value_of(tr.get(request.key))
-        grants = [(parts[0], row.value) for parts, row in own_rows(self._layout, "grants", await granted)]
+        grants = [(parts[0], row.value) for parts, row in self._layout.own_rows("grants", await granted)]
         return grants, Request(request.key, self._wish(request.key, bytes(stored))) if stored.present() else None
 
     def behind_grant(self, request: Request, client: bytes) -> Request:
@@ -190,7 +189,7 @@ class Waiters(Requests):
             return live
         if not some_died:
             registered = await rows(tr.snapshot, *within(self._layout.subscriptions.key()), limit=FEW_WAITERS)
-            names = {parts[0] for parts, _ in own_rows(self._layout, "subscriptions", registered)}
+            names = {parts[0] for parts, _ in self._layout.own_rows("subscriptions", registered)}
             if len(registered) < FEW_WAITERS and names <= {one.wish.consumer for one in live}:
                 return live
         return (await self.live(tr, now_us))[0]

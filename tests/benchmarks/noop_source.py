@@ -22,7 +22,7 @@ from fdbqueue.spark.looks import Stored
 from fdbqueue.spark.options import LOOK, STREAM, parse
 from fdbqueue.spark.schemas import ItemTable, look_schema, stream_schema
 from fdbqueue.stored.items import PLAIN
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 
 PAGE = 2_000
 _GIVEN = {"url": "file:/none", "queue": "none"}

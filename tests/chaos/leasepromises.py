@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from fdbqueue import Position
-from fdbqueue.stored.layout import DELAY, LEASE, TTL
+from fdbqueue.stored.shapes import Due
 from tests.chaos.claims import WAITS, Claims, LeaseOf
 from tests.chaos.invariant import Invariant
 from tests.chaos.motions import is_sharing, is_untaken, now_us, timers_of
@@ -13,7 +13,7 @@ from tests.chaos.operatorpromises import operated_on
 from tests.chaos.replay import Replay, Standing, Step
 from tests.chaos.rules import Rules
 
-OF_ITEMS = (LEASE, DELAY, TTL)
+OF_ITEMS = (Due.LEASE, Due.DELAY, Due.TTL)
 """Kinds of timers that an item has where it is. Others are of ends, which are removed later."""
 AWAY = ("leased", "delayed", "dead", "claimed")
 """States in which items are counted."""

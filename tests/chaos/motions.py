@@ -8,7 +8,7 @@ from typing import Protocol
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.stored.items import Notes
-from fdbqueue.stored.layout import DELAY, LEASE, TTL
+from fdbqueue.stored.shapes import Due
 from tests.chaos.claims import WAITS, Claims
 from tests.chaos.replay import Standing, Step
 
@@ -56,11 +56,11 @@ def timers_of(standing: Standing | None) -> Iterator[tuple[int, str]]:
     if standing is None:
         return
     if standing.state == "leased":
-        yield standing.notes.expires_at_us, LEASE
+        yield standing.notes.expires_at_us, Due.LEASE
     if standing.state == "delayed":
-        yield standing.notes.visible_at_us, DELAY
+        yield standing.notes.visible_at_us, Due.DELAY
     if standing.state in ("available", "delayed") and standing.notes.ttl_at_us:
-        yield standing.notes.ttl_at_us, TTL
+        yield standing.notes.ttl_at_us, Due.TTL
 
 
 def is_taken(step: Step, position: Position, before: Standing | None, after: Standing | None) -> bool:

@@ -297,7 +297,7 @@ MUTANTS = (
     Mutant(
         "the timer of a lease is forgotten",
         "fdbqueue/moves/moves.py",
-        (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, LEASE), b"")\n', ""),),
+        (('        self._tr.set(self._layout.timer_key(notes.expires_at_us, packed, Due.LEASE), b"")\n', ""),),
         tests=("tests/layers/leases/test_leases_given_back.py::test_an_expired_lease_counts_an_attempt_and_says_why",),
     ),
     Mutant(
@@ -349,7 +349,7 @@ MUTANTS = (
     Mutant(
         "who finds an item untaken serves others before itself",
         "layers/leases/taking.py",
-        (("if any(one.kind == GRANT for one in fired):", "if False:"),),
+        (("if any(one.kind == Due.GRANT for one in fired):", "if False:"),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_an_untaken_item_comes_before_those_behind_it",),
     ),
     Mutant(
@@ -1498,10 +1498,10 @@ MUTANTS = (
     ),
     Mutant(
         "foreign keys among items have positions",
-        "fdbqueue/stored/layout.py",
+        "fdbqueue/stored/positions.py",
         (
             (
-                "                raise _foreign_item(key)\n            if key[end",
+                "                raise foreign_item(key)\n            if key[end",
                 "                pass\n            if key[end",
             ),
         ),
@@ -1809,7 +1809,7 @@ MUTANTS = (
     ),
     Mutant(
         "the value of an own record raises what its decoder raises",
-        "fdbqueue/stored/own_rows.py",
+        "fdbqueue/stored/layout.py",
         (("except (FormatError, *UNREADABLE, *NOT_A_TUPLE)", "except FormatError"),),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_slot_of_a_session_is_named",),
     ),
@@ -1900,7 +1900,7 @@ MUTANTS = (
         "layers/leases/holding.py",
         (
             (
-                "raise unreadable_item(self._layout, packed, error) from error\n            if notes.token ==",
+                "raise self._layout.unreadable_item(packed, error) from error\n            if notes.token ==",
                 "raise error\n            if notes.token ==",
             ),
         ),
@@ -1923,7 +1923,7 @@ MUTANTS = (
     Mutant(
         "a sweep reads foreign keys as members",
         "layers/groups/sweeping.py",
-        (('for _, row in own_rows(layout, "groups", found)]', "for row in found]"),),
+        (('for _, row in layout.own_rows("groups", found)]', "for row in found]"),),
         tests=("tests/layers/together/test_foreign_keys_anywhere.py::test_foreign_members_stop_no_cancel_of_a_group",),
     ),
     Mutant(
@@ -2084,7 +2084,7 @@ MUTANTS = (
     Mutant(
         "an error about an item of a session does not name it",
         "layers/sessions/session/session.py",
-        (("        return of_item(self.layout, packed, stored, notes_of)\n", "        return notes_of(stored)\n"),),
+        (("        return self.layout.read_item(packed, stored, notes_of)\n", "        return notes_of(stored)\n"),),
         tests=("tests/layers/sessions/test_sessions_damaged.py::test_an_error_names_the_item_in_progress",),
     ),
     Mutant(
@@ -2092,7 +2092,7 @@ MUTANTS = (
         "layers/sessions/line/line.py",
         (
             (
-                "        return of_item(self.layout, packed, stored, pointer_of)\n",
+                "        return self.layout.read_item(packed, stored, pointer_of)\n",
                 "        return pointer_of(stored)\n",
             ),
         ),

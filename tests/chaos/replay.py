@@ -14,8 +14,9 @@ from fdbqueue.engine.keys import strinc
 from fdbqueue.layers.oplog._records import Change, Record, digest, place_of
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.stored.items import Notes
-from fdbqueue.stored.layout import GRANT, Layout
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.settings import HighWaterMark
+from fdbqueue.stored.shapes import Due
 
 
 class Standing(NamedTuple):
@@ -200,7 +201,7 @@ class Replay:
         elif key.startswith(self._timer_prefix):
             at_us, position, kind = self._timers.pop(key)
             self.timers[position].discard((at_us, kind))
-            if kind == GRANT:
+            if kind == Due.GRANT:
                 self._grants.append(at_us)
         elif key.startswith(self._held_prefix):
             self.held[self.layout.held.unpack(self.layout.prefix + key)[0]] -= 1

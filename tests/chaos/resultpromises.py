@@ -11,7 +11,9 @@ from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.oplog._records import digest
 from fdbqueue.moves.ends import CANCELLED, DONE, GroupRecord, read_group
 from fdbqueue.moves.ends import OutcomeRecord as Outcome
-from fdbqueue.stored.layout import RESULT, Layout, pack
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import Due
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, REFUSED
 from tests.chaos.invariant import Invariant
@@ -84,7 +86,7 @@ class EndsAreTold(Invariant):
             self.tally["completions that were told"] += 1
             if stored in (None, pending):
                 self.broken(f"{position} has ended, and its completion was not told", record)
-            if not any(kind == RESULT for _, kind in replay.timers.get(position, ())):
+            if not any(kind == Due.RESULT for _, kind in replay.timers.get(position, ())):
                 self.broken(f"the outcome of {position} has no timer", record)
 
     def _let_go(self, step: Step, position: Position, before: Standing, after: Standing | None) -> None:

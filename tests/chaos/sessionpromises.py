@@ -7,7 +7,7 @@ from collections import Counter
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
 from fdbqueue.layers.sessions.session.records import name_of
-from fdbqueue.stored.layout import Place, pack
+from fdbqueue.stored.positions import Place, pack
 from tests.chaos.claims import Claims, is_unknown
 from tests.chaos.history import OK, Told, value_of
 from tests.chaos.history import content as content_of

@@ -22,7 +22,8 @@ from fdbqueue.layers.sessions.session.records import SessionRecord as SessionRec
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.lowlevel import fdb_tuple
 from fdbqueue.stored.items import Notes, notes_of
-from fdbqueue.stored.layout import GRANT, Layout
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.shapes import Due
 from tests.chaos.replay import Replay, Standing, Step
 
 ItemKey = tuple[bytes, int, Position]
@@ -199,7 +200,7 @@ class SessionReplay(Replay):
             timer = line.timer_of(line.prefix + rest)
             assert timer is not None
             at_us, _, kind = timer
-            if kind == GRANT:
+            if kind == Due.GRANT:
                 self._grants.append(at_us)
         found = self._place_of(key)
         if found is None:

@@ -21,7 +21,8 @@ from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.moves import taking as _taking
 from fdbqueue.stored.counters import count
-from fdbqueue.stored.layout import LEASE, pack
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import Due
 from tests.chaos.history import KILLED, Told, told_claims, told_leases, value_of
 from tests.chaos.kinds import CREDIT, OWNERSHIP_S, WEIGHTS, Kind
 from tests.chaos.owners import own
@@ -183,7 +184,7 @@ def test_a_timer_that_is_missing_is_found(scene: Scene) -> None:
     def lease_without_a_timer(tr: Any) -> None:
         with calling("lease#0"):
             lease: Any = scene.leases.lease(tr, consumer="me")
-        tr.clear(scene.queue.layout.timer_key(int(lease.expires_at * 1e6), pack(lease.position), LEASE))
+        tr.clear(scene.queue.layout.timer_key(int(lease.expires_at * 1e6), pack(lease.position), Due.LEASE))
 
     scene.behind_the_back(lease_without_a_timer)
     assert "I11" in scene.broken()

@@ -12,7 +12,8 @@ from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.results import Completion, FollowUp, Results
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.moves.ends import pull
-from fdbqueue.stored.layout import GO, pack
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import Due
 from tests.chaos.history import told_claims, told_leases, value_of
 from tests.chaos.kinds import Kind
 from tests.chaos.scene import Scene
@@ -128,7 +129,7 @@ def test_a_follow_up_that_goes_too_early_is_found(scene: Scene) -> None:
     request(scene, "a", follow_ups=1)
     [held] = scene.leases.browse(scene.raw, state="delayed")
     follow_ups = ((scene.queue.layout.prefix, pack(held.position)),)
-    scene.behind_the_back(lambda tr: pull(tr, follow_ups, GO))
+    scene.behind_the_back(lambda tr: pull(tr, follow_ups, Due.GO))
     assert drained(scene) == {"results"}
 
 

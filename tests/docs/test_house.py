@@ -242,7 +242,6 @@ UNPACKS = {
     "fdbqueue/engine/keys.py": "exports FoundationDB's interface",
     "fdbqueue/stored/shapes.py": "is the decoder of keys",
     "fdbqueue/stored/layout.py": "has the functions that read the name of a queue in a prefix",
-    "fdbqueue/stored/own_rows.py": "has the one that reads a session's name in front of other keys",
     "fdbqueue/stored/codecs.py": "is the codec of values that are tuples",
     "fdbqueue/verbs/editing.py": "looks for a session's name in a position that a caller gave",
     "fdbqueue/agents/queues.py": "has tuples as values",
@@ -299,9 +298,9 @@ DECODES = {
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",
-    "fdbqueue/stored/layout.py": "reads keys",
+    "fdbqueue/stored/layout.py": "reads keys, and has the decoder",
+    "fdbqueue/stored/positions.py": "reads keys",
     "fdbqueue/stored/names.py": "reads texts of names",
-    "fdbqueue/stored/own_rows.py": "has the decoder",
     "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "fdbqueue/verbs/editing.py": "reads a position",
     "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
@@ -322,13 +321,18 @@ DECODES = {
     "layers/tasks/_arguments.py": "reads the payloads of users' items",
     "layers/tasks/_lane.py": "reads the payloads of users' items, and results",
 }
-"""Files that may decode stored bytes without `fdbqueue.stored.own_rows.decoded`, and why."""
+"""Files that may decode stored bytes without `Layout.decode`, and why."""
 
 
 def decodes(source: str) -> list[int]:
-    """The lines that decode bytes. A decoder of msgspec is well where the file hands it to `decoded`."""
+    """The lines that decode bytes. A decoder of msgspec is well where the file hands it to `Layout.decode`."""
     lines, tree = [], ast.parse(source)
-    uses = any(isinstance(node, ast.alias) and node.name == "decoded" for node in ast.walk(tree))
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and len(node.args) >= len(("key", "value", "decode"))
+    ]
+    uses = any(getattr(call.func, "attr", "") == "decode" for call in calls)
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="int"), attr="from_bytes")):
@@ -354,7 +358,7 @@ def decodes(source: str) -> list[int]:
 )
 def test_what_decodes_stored_bytes_is_found(line: str) -> None:
     assert decodes(line) == [1]
-    assert decodes("from fdbqueue.stored.own_rows import decoded") == []
+    assert decodes("layout.decode(key, value, msgspec.json.decode)\nmsgspec.json.decode") == []
 
 
 KNOWN_READABLE = "were read before: the bytes are known to be good"
@@ -378,7 +382,7 @@ READERS = ("notes_of", "pointer_of", "parse")
 
 
 def reads_unnamed(source: str) -> list[int]:
-    """The lines that read stored bytes of an item outside of `of_item`, `decoded` and a handler of FormatError."""
+    """The lines that read an item's stored bytes outside of `Layout.read_item` and a handler of FormatError."""
     lines: list[int] = []
 
     def catches(what: ast.expr | None) -> bool:
@@ -409,11 +413,11 @@ def test_what_reads_an_item_without_its_name_is_found() -> None:
     assert reads_unnamed("try:\n    notes_of(stored)\nexcept KeyError:\n    parse(stored)") == [2, 4]
     assert reads_unnamed("try:\n    notes_of(stored)\nexcept (FormatError, KeyError):\n    pass") == []
     assert reads_unnamed("with suppress(FormatError):\n    pointer_of(stored)") == []
-    assert reads_unnamed("of_item(layout, packed, stored, notes_of)") == []
+    assert reads_unnamed("layout.read_item(packed, stored, notes_of)") == []
 
 
 def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
-    """An error about an item names it: see `of_item` in `fdbqueue.stored.own_rows`."""
+    """An error about an item names it: see `Layout.read_item`."""
     folders = ("moves", "reads", "writes", "verbs", "observe", "layers", "transfer")
     found = {
         "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts): lines
@@ -426,7 +430,7 @@ def test_an_item_that_can_not_be_read_is_named(repository: Path) -> None:
 
 
 def test_stored_records_are_decoded_in_one_place(repository: Path) -> None:
-    """An error about a record names its key: see `fdbqueue.stored.own_rows`."""
+    """An error about a record names its key: see `Layout.decode`."""
     folders = ("moves", "stored", "reads", "writes", "verbs", "observe", "layers")
     found = {
         "/".join(parts[1:] if parts[:2] == ["fdbqueue", "layers"] else parts)

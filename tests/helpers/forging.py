@@ -10,7 +10,8 @@ from fdbqueue import Position
 from fdbqueue.engine.keys import Subspace, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.stored.items import Notes, envelope, with_notes
-from fdbqueue.stored.layout import OTHERS, TABLE, Layout, pack
+from fdbqueue.stored.layout import OTHERS, TABLE, Layout
+from fdbqueue.stored.positions import pack
 from fdbqueue.stored.shapes import GROUP_KINDS, MEMBER_STATES, NAME_BYTES, NESTED, RAW, STAGES, TIMER_KINDS
 
 ANY: list[Any] = [0, 1, 5, 2**62, 2**64, -1, 1.5, True, None, "", "a", "lease", "batch", b"", b"r", b"\xff", ("t", 1)]

@@ -13,7 +13,8 @@ from fdbqueue.layers import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.lowlevel import Notes, append_items, envelope, run
 from fdbqueue.stored.items import INLINE_BYTES
-from fdbqueue.stored.layout import Layout, pack
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import pack
 from fdbqueue.writes.appending import spans_of
 
 VALUES = [b"a", b"b" * (INLINE_BYTES + 1), b"", b"c"]

@@ -13,7 +13,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.moves.moves import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
 from fdbqueue.stored.counters import read_counts
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases, Levels, PriorityQueue, Sessions
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.stored.items import envelope
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.raw import raw
 

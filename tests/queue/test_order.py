@@ -13,7 +13,7 @@ from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.moves.admission import Admission
 from fdbqueue.stored.counters import read_level_counts
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from fdbqueue.stored.settings import read_high_water_mark
 
 

@@ -36,7 +36,8 @@ from fdbqueue.stored.items import (
     size_of,
     with_notes,
 )
-from fdbqueue.stored.layout import Layout, Place, pack
+from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import Place, pack
 from fdbqueue.stored.settings import HighWaterMark
 
 NOTED = with_notes(

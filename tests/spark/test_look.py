@@ -19,8 +19,8 @@ from fdbqueue.spark.looks import ranges
 from fdbqueue.spark.options import LOOK, parse
 from fdbqueue.spark.schemas import ItemTable, look_schema
 from fdbqueue.stored.items import envelope
-from fdbqueue.stored.layout import pack
 from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.positions import pack
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -19,7 +19,7 @@ from fdbqueue.spark.loads import begin_job
 from fdbqueue.spark.partition_log import JobKeys
 from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.items import INLINE_BYTES, envelope
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.spark.simulated import Actor, Job, header, in_pieces, rows
 

@@ -23,21 +23,9 @@ from fdbqueue.layers.smart.scanning import deadline_parts
 from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.moves.moves import announce
 from fdbqueue.spark.partition_log import MAX_JOB_ID_BYTES, JobKeys
-from fdbqueue.stored.layout import (
-    APPENDED_BYTES,
-    CATALOGUE,
-    DELAY,
-    LEASE,
-    MAX_KEY_BYTES,
-    OTHERS,
-    TABLE,
-    TTL,
-    Layout,
-    Name,
-    is_own,
-    pack,
-)
-from fdbqueue.stored.shapes import NAME_BYTES
+from fdbqueue.stored.layout import APPENDED_BYTES, CATALOGUE, MAX_KEY_BYTES, OTHERS, TABLE, Layout, Name, is_own
+from fdbqueue.stored.positions import pack
+from fdbqueue.stored.shapes import NAME_BYTES, Due
 
 STORED = Path(__file__).parent.parent / "data" / "stored-ed71ef0.json.gz"
 """Rows of a queue of every kind, with items in every state."""
@@ -128,7 +116,7 @@ def test_an_item_has_the_same_packed_position_in_every_place(position: Position,
 
 @given(
     position=positions,
-    kind=st.sampled_from([LEASE, DELAY, TTL]),
+    kind=st.sampled_from([Due.LEASE, Due.DELAY, Due.TTL]),
     at_us=st.integers(1, 2**62 - 1),
     now_us=st.integers(0, 2**62),
 )
@@ -174,7 +162,7 @@ def test_the_longest_names_make_keys_that_a_database_takes() -> None:
     job = JobKeys(layout, "\0" * MAX_JOB_ID_BYTES)
     keys = [
         layout.item_key(last),
-        layout.timer_key(at_us, packed, DELAY),
+        layout.timer_key(at_us, packed, Due.DELAY),
         layout.chunk_key(last, 10_000),
         layout.held_key("\0" * NAME_BYTES["subscription"], packed),
         *layout.dependent_keys((bytes(DEPENDENT_NAMES_BYTES), *deadline_parts(layout, at_us)), packed),

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
-from fdbqueue.stored.own_rows import decoded, unsigned
+from fdbqueue.stored.counters import unsigned
 from fdbqueue.stored.settings import refuse_old_name
 
 from ...common.handlers import fields
@@ -237,7 +237,7 @@ class Gates:
     async def _surplus(self, tr: Transaction, gate: bytes) -> int:
         key = self._keys.surplus(gate)
         value = await value_of(tr.get(key))
-        return decoded(self._line.items.layout, key, bytes(value), unsigned) if value.present() else 0
+        return self._line.items.layout.decode(key, bytes(value), unsigned) if value.present() else 0
 
     def _set_surplus(self, tr: Transaction, gate: bytes, surplus: int) -> None:
         if surplus:
@@ -255,7 +255,7 @@ class Gates:
         """Take the first waiting pointer out of a gate's line; None if there is none."""
         while found := await self._first(tr, gate):
             place = self._keys.gated(gate).packed(found[0].key)
-            pointer = decoded(self._line.items.layout, found[0].key, found[0].value, pointer_of)
+            pointer = self._line.items.layout.decode(found[0].key, found[0].value, pointer_of)
             session = self._line.session(pointer.name, pointer.generation)
             self.remove(tr, gate, session, place)
             # By snapshot: a transaction that takes the slot away also clears the key that was just read.

@@ -37,7 +37,6 @@ from fdbqueue.moves.admission import is_marked, mark_smart
 from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.looks import look
-from fdbqueue.stored.own_rows import of_item
 from fdbqueue.writes.appending import append_item
 
 from ...common.handlers import fields
@@ -347,11 +346,11 @@ class Line:
 
     def pointer(self, packed: bytes, stored: bytes) -> SessionPointer:
         """Return a stored pointer of the line. The error names it if it can't be read."""
-        return of_item(self.layout, packed, stored, pointer_of)
+        return self.layout.read_item(packed, stored, pointer_of)
 
     def notes(self, packed: bytes, stored: bytes) -> Notes:
         """Return the notes of a stored pointer of the line. The error names it if they can't be read."""
-        return of_item(self.layout, packed, stored, notes_of)
+        return self.layout.read_item(packed, stored, notes_of)
 
     def keep(
         self, tr: Transaction, moves: PointerMoves, turn: Turn, current: bytes, used: int, expires_at_us: int

@@ -14,14 +14,21 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fdbqueue import FormatError
-from fdbqueue.engine.keys import within
-from fdbqueue.lowlevel import Transaction, fdb_tuple, notes_of, rows, value_of
+from fdbqueue.lowlevel import STATES, Transaction, fdb_tuple, notes_of, rows, value_of, within
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.layout import FAMILIES
-from fdbqueue.stored.own_rows import own_rows, session_of
-from fdbqueue.stored.places import IN_QUEUE, STATES
+from fdbqueue.stored.places import IN_QUEUE
 
-from ..session.records import OPEN, RENEWING, WAKER, SessionPointer, SessionRecord, pointer_of, unpack_record
+from ..session.records import (
+    OPEN,
+    RENEWING,
+    WAKER,
+    SessionPointer,
+    SessionRecord,
+    pointer_of,
+    session_in_key,
+    unpack_record,
+)
 from ..session.session import Session
 from .gates import IN_LINE, RESTING
 from .line_queue import join_shards
@@ -152,7 +159,7 @@ async def _record_of(tr: Transaction, line: Line, name: bytes) -> SessionRecord 
     generations = []
     for reverse in (False, True):
         for row in await rows(tr.snapshot, begin, end, limit=1, reverse=reverse):
-            found = session_of(row.key[len(line.keys.items) :])
+            found = session_in_key(row.key[len(line.keys.items) :])
             if found is not None and found[0] == name:
                 generations.append(found[1])
     there = await value_of(tr.get(line.keys.record(name)))
@@ -171,14 +178,14 @@ async def remove_stray(tr: Transaction, line: Line) -> int:
     """
     layout, keys = line.items.layout, line.keys
     places, bare, removed = set[bytes](), set[bytes](), 0
-    for (name,), row in own_rows(layout, "session", await rows(tr.snapshot, *within(keys.records.key()))):
+    for (name,), row in layout.own_rows("session", await rows(tr.snapshot, *within(keys.records.key()))):
         try:
             places.add(unpack_record(layout, row.key, row.value).pointer)
         except FormatError as error:
             packed = fdb_tuple.pack((name,))
             if not error.newer and not await rows(tr, *within(keys.items + packed), limit=1):
                 bare.add(packed)
-    for _, row in own_rows(layout, "slot", await rows(tr.snapshot, *within(keys.slots))):
+    for _, row in layout.own_rows("slot", await rows(tr.snapshot, *within(keys.slots))):
         with suppress(FormatError):
             places.add(read_entry(layout, row.key, row.value).place)
     moves = line.moves(tr)

@@ -32,7 +32,6 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import decoded
 
 from ...leases import Disposition
 from ..session.records import (
@@ -553,7 +552,7 @@ def read_entry(layout: Layout, key: bytes, stored: bytes) -> Entry:
     """
     parts = layout.parts("slot", key)
     told = "" if parts is None else f"It is a slot of the session {session_told(parts[0])}. "
-    return decoded(layout, key, stored, _entry, f"{told}{MENDED}")
+    return layout.decode(key, stored, _entry, f"{told}{MENDED}")
 
 
 def _entry(stored: bytes) -> Entry:

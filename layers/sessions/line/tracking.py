@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fdbqueue import Position
 from fdbqueue.base.times import HELD_US
-from fdbqueue.engine.keys import behind, within
+from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     TAKEN,
     Database,
@@ -26,17 +26,17 @@ from fdbqueue.lowlevel import (
     rows,
     run,
     value_of,
+    within,
 )
 from fdbqueue.moves.ends import pull
 from fdbqueue.moves.taking import is_over
 from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
-from fdbqueue.stored.layout import DROP, GO, SWEEP, TTL
-from fdbqueue.stored.own_rows import session_of
+from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.editing import SessionAddress, session_in
 
 from ...leases.reports import is_tracked
-from ..session.records import name_of
+from ..session.records import name_of, session_in_key
 from ..session.session import Session, SessionMoves
 
 if TYPE_CHECKING:
@@ -107,12 +107,12 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
     if record is None or not (delayed.present() or available.present()):
         return False
     stored = bytes(delayed) if delayed.present() else bytes(available)
-    if kind == GO:
+    if kind == Due.GO:
         session.notes(packed, stored)
     own = SessionMoves(tr, session, now_us)
     notes, is_readable = (await own.read_notes({packed: stored}))[packed]
-    if (kind in (GO, DROP) and not (notes.held and delayed.present())) or (
-        kind == TTL and not is_over(stored, notes, now_us)
+    if (kind in (Due.GO, Due.DROP) and not (notes.held and delayed.present())) or (
+        kind == Due.TTL and not is_over(stored, notes, now_us)
     ):
         return True
     if available.present() and record.pointer:
@@ -131,12 +131,12 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
             return True  # it runs to its end, or its slot removes it when its back-off is over
         tr.add_read_conflict_key(session.mark(packed))
     own.leave("delayed" if delayed.present() else "available", packed, notes)
-    if kind == GO:
+    if kind == Due.GO:
         own.put_back(packed, stored, notes, now_us=now_us, delay_us=notes.visible_at_us - HELD_US)
-    elif kind == TTL:
+    elif kind == Due.TTL:
         own.vanish(packed, stored, "expired", notes=notes, is_readable=is_readable)
     else:
-        how = "cancelled" if kind == SWEEP else ""
+        how = "cancelled" if kind == Due.SWEEP else ""
         own.vanish(packed, stored, "deleted", notes=notes, how=how, is_readable=is_readable)
     await own.settle()
     own.finish()
@@ -161,7 +161,7 @@ def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, 
         found = run(line.items.read(tr, partial(_first_key, begin=begin, end=end)))
         if not found:
             return
-        of_session = session_of(found[0][len(line.keys.items) :])
+        of_session = session_in_key(found[0][len(line.keys.items) :])
         if of_session is None:
             begin = found[0] + b"\x00"
             continue
@@ -182,7 +182,7 @@ async def drop_dead_letters(tr: Transaction, session: Session) -> None:
     for _ in range(MAX_DROPPED // DROPPED_AT_ONCE):
         found = await rows(tr.snapshot, begin, dead.end, limit=DROPPED_AT_ONCE)
         for row in found:
-            pull(tr, notes_if_readable(row.value).then, DROP)
+            pull(tr, notes_if_readable(row.value).then, Due.DROP)
             if has_parts(row.value):
                 clear_parts(tr, session.layout, dead.packed(row.key), row.value, session.home)
         size_bytes += sum(len(row.value) for row in found)

@@ -36,7 +36,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.moves import cut_error
 from fdbqueue.stored.items import salvaged_notes
-from fdbqueue.stored.layout import rank_of
+from fdbqueue.stored.positions import rank_of
 from fdbqueue.verbs.by_position import in_batches, packed_position, packed_positions, reschedule_of, update_of
 from fdbqueue.verbs.editing import EditPlan, ItemChange, Unchanged, cancel_one
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue import CheckReport, Position, Queue
-from fdbqueue.base.arguments import check_limit
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
@@ -18,6 +17,7 @@ from fdbqueue.lowlevel import (
     Steps,
     Transaction,
     V,
+    check_limit,
     only_transaction,
     rows,
     value_of,

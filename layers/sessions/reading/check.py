@@ -10,7 +10,6 @@ from functools import partial
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, FormatError, Queue
-from fdbqueue.engine.keys import within
 from fdbqueue.lowlevel import (
     CheckPart,
     Database,
@@ -23,6 +22,7 @@ from fdbqueue.lowlevel import (
     pages,
     run,
     value_of,
+    within,
 )
 from fdbqueue.reads.check import (
     SHOWN_KEYS,
@@ -35,9 +35,10 @@ from fdbqueue.reads.check import (
     told_all,
 )
 from fdbqueue.reads.queue_rows import MakesCheck
-from fdbqueue.stored.layout import FAMILIES, REMOVE_FOREIGN
+from fdbqueue.stored.counters import signed, unsigned
+from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import decoded, own_rows, signed, unsigned
+from fdbqueue.stored.positions import REMOVE_FOREIGN
 
 from ...leases.reports import TimerCheck, Tracked, is_tracked
 from ...leases.transitions import Retry
@@ -128,9 +129,9 @@ class GateCheck:
         self, family: str, prefix: bytes, decode: Callable[[bytes], int], problems: list[str]
     ) -> Iterator[tuple[bytes, int]]:
         layout = self._line.keys.layout
-        for _, row in own_rows(layout, family, self._rows(prefix)):
+        for _, row in layout.own_rows(family, self._rows(prefix)):
             try:
-                yield row.key[len(prefix) :], decoded(layout, row.key, row.value, decode)
+                yield row.key[len(prefix) :], layout.decode(row.key, row.value, decode)
             except FormatError as error:
                 problems.append(str(error))
 

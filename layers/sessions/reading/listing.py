@@ -28,9 +28,9 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
+from fdbqueue.stored.counters import signed
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.names import session_text
-from fdbqueue.stored.own_rows import decoded, signed
 from fdbqueue.stored.settings import check_renamed
 
 from ...leases.lease import seconds_or_none
@@ -138,7 +138,7 @@ async def read_session_stats(tr: Transaction, keys: Keys) -> SessionStats:
         if parts is None:
             continue
         counter: str = parts[0]
-        sums[counter] = sums.get(counter, 0) + decoded(keys.layout, row.key, row.value, signed)
+        sums[counter] = sums.get(counter, 0) + keys.layout.decode(row.key, row.value, signed)
     gated = sums.pop("gated", 0)
     gone = sum(sums.values()) - sums["enqueued"]
     return SessionStats(
@@ -241,7 +241,7 @@ class Listing:
         """Return the stored pointer under a key, which can be read; b"" if there is none."""
         found = await rows(tr.snapshot, key, key + b"\x00", limit=1)
         for row in found:
-            decoded(self._line.items.layout, key, row.value, _notes_and_pointer)
+            self._line.items.layout.decode(key, row.value, _notes_and_pointer)
         return found[0].value if found else b""
 
     async def stats(self, tr: Transaction) -> SessionStats:
@@ -275,7 +275,7 @@ class Listing:
             return None
         layout = self._line.items.layout
         record = unpack_gate_record(layout, keys.gate(gate), bytes(stored))
-        waiting = decoded(layout, keys.waiters(gate), bytes(waiters), signed) if waiters.present() else 0
+        waiting = layout.decode(keys.waiters(gate), bytes(waiters), signed) if waiters.present() else 0
         return GateInfo(name_of(gate), record.limit, record.held, waiting, record.kept)
 
 

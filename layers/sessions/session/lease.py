@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position
 from fdbqueue.base.typed import filled_by_slots
-from fdbqueue.engine.steps import finished, value_of
-from fdbqueue.lowlevel import Notes, Transaction, V, notes_of, pack, rows, started
+from fdbqueue.engine.steps import finished
+from fdbqueue.lowlevel import Notes, Transaction, V, notes_of, pack, rows, started, value_of
 
 from ...leases import Lease, LeaseHandle
 from ...leases.lease import check_handles_text, check_place

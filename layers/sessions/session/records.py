@@ -14,7 +14,7 @@ from fdbqueue import FormatError
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.deprecation import deprecated
 from fdbqueue.base.typed import filled_by_slots
-from fdbqueue.engine.keys import NOT_A_TUPLE, within
+from fdbqueue.engine.keys import NOT_A_TUPLE
 from fdbqueue.lowlevel import (
     NO_NOTES,
     UNREADABLE,
@@ -27,9 +27,9 @@ from fdbqueue.lowlevel import (
     envelope,
     fdb_tuple,
     parse,
+    within,
 )
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import decoded
 from fdbqueue.stored.settings import SettingsPart
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
@@ -203,7 +203,7 @@ def unpack_record(layout: Layout, key: bytes, stored: bytes) -> SessionRecord:
     except (FormatError, *UNREADABLE) as error:
         parts, newer = layout.parts("session", key), getattr(error, "newer", False)
         told = "" if parts is None or newer else f"It is the record of the session {session_told(parts[0])}. {MENDED}"
-        return decoded(layout, key, stored, _record, told)
+        return layout.decode(key, stored, _record, told)
 
 
 def _record(stored: bytes) -> SessionRecord:
@@ -394,6 +394,21 @@ def name_of(packed: bytes) -> SessionName:
     return name if isinstance(name, str | bytes | tuple) else packed
 
 
+def session_in_key(tail: bytes) -> tuple[bytes, int] | None:
+    """Return the packed session and the generation in the key of a session's item; None if it is foreign.
+
+    Args:
+        tail: what follows in the key behind the family's own parts.
+    """
+    try:
+        name, generation, *_ = fdb_tuple.unpack(tail)
+        packed = fdb_tuple.pack((name,))
+        is_own = isinstance(name, str | bytes | tuple) and type(generation) is int and generation >= 0
+        return (packed, generation) if is_own and tail.startswith(packed + fdb_tuple.pack((generation,))) else None
+    except NOT_A_TUPLE:
+        return None
+
+
 T = TypeVar("T")
 
 MAX_GATES = 8
@@ -470,7 +485,7 @@ def unpack_gate_record(layout: Layout, key: bytes, stored: bytes) -> GateRecord:
     Raises:
         FormatError: it can't be read.
     """
-    return decoded(layout, key, stored, _gate_record)
+    return layout.decode(key, stored, _gate_record)
 
 
 def _gate_record(stored: bytes) -> GateRecord:

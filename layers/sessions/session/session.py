@@ -33,10 +33,9 @@ from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, remove, taken_at_once
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.known import RAW, Look, Registration
-from fdbqueue.stored.layout import DELAY
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.own_rows import decoded, of_item
 from fdbqueue.stored.settings import read_high_water_mark
+from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.editing import SessionAddress
 
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
@@ -205,7 +204,7 @@ class Session:
 
     def notes(self, packed: bytes, stored: bytes) -> Notes:
         """Return the notes of one of its items. The error names it if they can't be read."""
-        return of_item(self.layout, packed, stored, notes_of)
+        return self.layout.read_item(packed, stored, notes_of)
 
     def address(self, packed: bytes) -> bytes:
         """Return how an item is named where its outcome and its group are kept, as a packed position."""
@@ -252,7 +251,7 @@ class Session:
         head.timers = bool(next_timers)
         if first_delayed:
             known = list(readable(layout, next_timers))
-            delays = [at_us for at_us, _, kind in known if kind == DELAY]
+            delays = [at_us for at_us, _, kind in known if kind == Due.DELAY]
             # If the first timers are all of another kind, the session looks again when the last of them is due.
             head.wake_at_us = min(delays, default=max((at_us for at_us, _, _ in known), default=0))
             if self._holds:
@@ -466,4 +465,4 @@ def read_codec_name(layout: Layout, key: bytes, stored: bytes) -> str:
         FormatError: it can't be read.
     """
     remedy = "It is the codec of the states: Queue(name, codec=…).register(db, on_codec='replace') removes it."
-    return decoded(layout, key, stored, bytes.decode, remedy)
+    return layout.decode(key, stored, bytes.decode, remedy)

@@ -20,6 +20,7 @@ from fdbqueue import (
 )
 from fdbqueue.engine.blocking import in_thread
 from fdbqueue.lowlevel import (
+    STATES,
     Database,
     Layout,
     Notes,
@@ -29,6 +30,7 @@ from fdbqueue.lowlevel import (
     is_chunked,
     is_database,
     keep_out,
+    locate,
     notes_of,
     pack,
     rows,
@@ -38,8 +40,6 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.moves.taking import check_predicate
 from fdbqueue.stored.codecs import reason_of
-from fdbqueue.stored.own_rows import unreadable_item
-from fdbqueue.stored.places import STATES, locate
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.editing import Unchanged, why_lost
 
@@ -143,7 +143,7 @@ class Working(Generic[V]):
         try:
             notes = notes_of(row.value)
         except FormatError as error:
-            raise unreadable_item(session.layout, pack(item.position), error) from error
+            raise session.layout.unreadable_item(pack(item.position), error) from error
         check_predicate(self._queue, item, notes, self._line.leases.now_us)
         return SessionLease(
             item.position,
@@ -496,7 +496,7 @@ class Working(Generic[V]):
         try:
             result = encode_result(done.result) if notes_of(stored).keep_s else b""
         except FormatError as error:
-            raise unreadable_item(session.layout, packed, error) from error
+            raise session.layout.unreadable_item(packed, error) from error
         await self.check_state(tr, state)
         for follow_up in done.follow_ups:
             await follow_up.carry_out(tr)
@@ -656,7 +656,7 @@ async def remove(
         try:
             moves.leave_available(packed, notes_of(stored), cleared=ends)
         except FormatError as error:
-            raise unreadable_item(session.layout, packed, error) from error
+            raise session.layout.unreadable_item(packed, error) from error
         moves.vanish(packed, stored, "dequeued", result=results.get(packed, b""))
     await moves.settle()
     moves.finish()

@@ -12,7 +12,7 @@ from fdbqueue.layers.leases import Disposition, Leases
 from fdbqueue.layers.leases.browsing import BATCH_ITEMS
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.items import INLINE_BYTES
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
 

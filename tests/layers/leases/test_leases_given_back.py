@@ -12,7 +12,7 @@ from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Disposition, Leases, constant
 from fdbqueue.layers.leases.timers import kinds_of_timers, timer_kinds
-from fdbqueue.stored.layout import DELAY, DROP, GO, GRANT, GROUP, HOLD, LEASE, RESULT, SWEEP, TTL
+from fdbqueue.stored.shapes import Due
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import fill, lease_of
@@ -181,6 +181,17 @@ def test_a_back_off_without_end_is_a_very_long_one(db: Any, space: Subspace, clo
 
 
 def test_each_kind_of_timer_has_one_entry_in_the_table() -> None:
-    names = (LEASE, DELAY, TTL, RESULT, GO, DROP, GRANT, GROUP, HOLD, SWEEP)
+    names = (
+        Due.LEASE,
+        Due.DELAY,
+        Due.TTL,
+        Due.RESULT,
+        Due.GO,
+        Due.DROP,
+        Due.GRANT,
+        Due.GROUP,
+        Due.HOLD,
+        Due.SWEEP,
+    )
     assert sorted(kinds_of_timers()) == sorted(names)
     assert sum(map(len, timer_kinds.all().values())) == len(names)

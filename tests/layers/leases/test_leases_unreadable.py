@@ -13,7 +13,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.stored.items import Blob, Notes, envelope, with_blob, with_notes
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.raw import raw
 

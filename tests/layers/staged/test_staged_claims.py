@@ -23,7 +23,7 @@ from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, 
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import NO_NOTES
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.reading import Reading

@@ -17,7 +17,7 @@ from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, Wish
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.raw import raw

@@ -22,7 +22,7 @@ from fdbqueue.layers.streams import BatchRecord, Split, Stream, Terms
 from fdbqueue.layers.streams._moving import Claiming
 from fdbqueue.layers.streams.records import joined, splits_of, thinned
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import note

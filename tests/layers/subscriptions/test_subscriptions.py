@@ -16,7 +16,7 @@ from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions import head as _check
 from fdbqueue.layers.subscriptions.records import VERSION, SubscriptionRecord, pack_record
 from fdbqueue.reads.browse import pages
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.subscribing import fill, of_color, values
 

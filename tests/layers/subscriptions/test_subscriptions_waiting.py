@@ -21,7 +21,7 @@ from fdbqueue.layers.staged.requests import REQUEST_SECONDS
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions.waiters import Waiters
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.consuming import until

@@ -13,7 +13,7 @@ from fdbqueue import FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Gate, Groups, Leases, Results, Sessions
 from fdbqueue.moves.ends import group_keys
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 
 GARBAGE = b"\xc1garbage\xff"
 

@@ -28,8 +28,8 @@ from fdbqueue.layers import (
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.moves import rescue
 from fdbqueue.moves.ends import group_keys
-from fdbqueue.stored.layout import pack
 from fdbqueue.stored.places import STATES
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 
 GARBAGE = b"\xfe\xff a format that this version does not know"

@@ -12,7 +12,7 @@ from fdbqueue.base.position import Position
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Messages, MessageType, Sessions, SmartQueue, Subscriptions
 from fdbqueue.stored.items import CHUNK_BYTES, Notes, envelope, salvaged_notes, with_notes
-from fdbqueue.stored.layout import pack
+from fdbqueue.stored.positions import pack
 from fdbqueue.transfer import export_items, import_items
 from tests.helpers.clock import Clock
 
