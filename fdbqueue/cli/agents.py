@@ -9,7 +9,6 @@ import ssl
 import sys
 import tempfile
 from pathlib import Path
-from typing import Annotated
 
 import typer
 
@@ -23,22 +22,11 @@ from fdbqueue.cli.errors import SIGNALS, OnSignals, end, end_if, refuse, refuse_
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.input import encode_json, read_some, to_json
 from fdbqueue.cli.opening import CodecName, opened, opened_queue, tell_if_paused
-from fdbqueue.cli.options import Create, MaxAttempts, ServeMetrics, Url
+from fdbqueue.cli.options import command_of
 from fdbqueue.cli.output import present, print_json, print_or_tell, write_lines
 from fdbqueue.cli.serving import beside, listening
 from fdbqueue.layers.leases import Leases, exponential, immediately
 
-AgentType = Annotated[int, typer.Argument(metavar="TYPE", min=0, max=MAX_TYPE, help="The agent type, a number.")]
-Server = Annotated[
-    str, typer.Option("--at", envvar="FDBQUEUE_AGENTS", metavar="HOST:PORT", help="The server; or unix:PATH.")
-]
-Timeout = Annotated[float, typer.Option("--timeout", min=0.001, help="Seconds for each answer of the server.")]
-CaFile = Annotated[
-    Path | None,
-    typer.Option("--ca", metavar="FILE", help="Speak TLS; the authority that signed the server's certificate."),
-]
-CertFile = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="This client's certificate, for TLS.")]
-KeyFile = Annotated[Path | None, typer.Option("--key", metavar="FILE", help="The key of the certificate.")]
 SERVER = DEFAULT
 SECONDS = 60.0
 USUAL = Limits()
@@ -46,6 +34,18 @@ IN_MEMORY_BYTES = 8_000_000
 """How much of the data from standard input is kept in memory."""
 UNCONFIRMED = 1
 """An item's last attempt failed, or its command could not run."""
+ROWS = {
+    "type": f"(argument, TYPE, min=0, max={MAX_TYPE}): The agent type, a number.",
+    "run_type": f'(--type, min=0, max={MAX_TYPE}): The agent type, a number: the queue ["agents", TYPE].',
+    "id": f"(argument, ID, min=0, max={MAX_ID}): The ID that was received.",
+    "max_size": f"(min=1, max={MAX_SIZE}): The largest data that is taken, in bytes.",
+    "at": "($FDBQUEUE_AGENTS, HOST:PORT): The server; or unix:PATH.",
+    "timeout": "(min=0.001): Seconds for each answer of the server.",
+    "ca": "(FILE): Speak TLS; the authority that signed the server's certificate.",
+    "cert": "(FILE): This client's certificate, for TLS.",
+    "key": "(FILE): The key of the certificate.",
+}
+"""The arguments and options of these commands."""
 CONTEXT = {"allow_interspersed_args": False}
 """Options behind the command's name are the command's own."""
 
@@ -66,56 +66,48 @@ def client_of(at: str, timeout: float, ca: Path | None, cert: Path | None, key: 
 
 
 def serve(
-    listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen; or unix:PATH.")
-    ] = DEFAULT,
-    url: Url = None,
-    types: Annotated[
-        str | None, typer.Option("--types", metavar="5,7-9", help="Serve these agent types only; default: all.")
-    ] = None,
-    lock: Annotated[float, typer.Option("--lock", min=0.001, help="Seconds until unconfirmed data comes back.")] = 60.0,
-    wait: Annotated[
-        float, typer.Option("--wait", min=0, help="Seconds that a client waits for data before the server says Bye.")
-    ] = 10.0,
-    max_attempts: MaxAttempts = None,
-    max_size: Annotated[
-        int, typer.Option("--max-size", min=1, max=MAX_SIZE, help="The largest data that is taken, in bytes.")
-    ] = USUAL.max_size,
-    connections: Annotated[
-        int, typer.Option("--connections", min=1, help="Clients at the same time.")
-    ] = USUAL.connections,
-    in_flight: Annotated[
-        int, typer.Option("--in-flight", min=1, help="Bytes of data of all clients together in memory.")
-    ] = USUAL.in_flight,
-    line_bytes: Annotated[int, typer.Option("--line-bytes", min=80, help="Length of a line.")] = USUAL.line_bytes,
-    line_seconds: Annotated[
-        float, typer.Option("--line-seconds", min=0.001, help="Seconds that a client has for what it says next.")
-    ] = USUAL.line_seconds,
-    data_seconds: Annotated[
-        float, typer.Option("--data-seconds", min=0.001, help="Seconds in which each 64 KiB of data must move.")
-    ] = USUAL.data_seconds,
-    cert: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server: TLS.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key.")] = None,
-    client_ca: Annotated[
-        Path | None, typer.Option("--client-ca", metavar="FILE", help="The authority that signs clients' certificates.")
-    ] = None,
-    access: Annotated[
-        Path | None, typer.Option("--access", metavar="FILE", help="Which certificate may use which types, as TOML.")
-    ] = None,
-    everybody: Annotated[
-        bool, typer.Option("--let-everybody-in", help="Listen to other machines or users without TLS.")
-    ] = False,
-    reuse_port: Annotated[
-        bool, typer.Option("--reuse-port", help="Share the port with other servers of this user that say so too.")
-    ] = False,
-    metrics: ServeMetrics = None,
-    grace: Annotated[
-        float, typer.Option("--grace", min=0, help="Seconds for dialogs that are under way when the server stops.")
-    ] = 10.0,
+    listen: str = DEFAULT,
+    url: str | None = None,
+    types: str | None = None,
+    lock: float = 60.0,
+    wait: float = 10.0,
+    max_attempts: int | None = None,
+    max_size: int = USUAL.max_size,
+    connections: int = USUAL.connections,
+    in_flight: int = USUAL.in_flight,
+    line_bytes: int = USUAL.line_bytes,
+    line_seconds: float = USUAL.line_seconds,
+    data_seconds: float = USUAL.data_seconds,
+    cert: Path | None = None,
+    key: Path | None = None,
+    client_ca: Path | None = None,
+    access: Path | None = None,
+    everybody: bool = False,
+    reuse_port: bool = False,
+    metrics: str | None = None,
+    grace: float = 10.0,
 ) -> None:
     """Serve queues over the SCS Queue protocol until SIGTERM or Ctrl-C. Agent type 5 is the queue ["agents", 5].
 
     It listens on the loopback interface or a unix socket. For other machines it needs --cert, --key and --client-ca.
+
+    Args:
+        listen (-l, HOST:PORT): Where to listen; or unix:PATH.
+        types (5,7-9): Serve these agent types only; default: all.
+        lock (min=0.001): Seconds until unconfirmed data comes back.
+        wait (min=0): Seconds that a client waits for data before the server says Bye.
+        connections (min=1): Clients at the same time.
+        in_flight (min=1): Bytes of data of all clients together in memory.
+        line_bytes (min=80): Length of a line.
+        line_seconds (min=0.001): Seconds that a client has for what it says next.
+        data_seconds (min=0.001): Seconds in which each 64 KiB of data must move.
+        cert (FILE): Certificate of the server: TLS.
+        key (FILE): Its key.
+        client_ca (FILE): The authority that signs clients' certificates.
+        access (FILE): Which certificate may use which types, as TOML.
+        everybody (--let-everybody-in): Listen to other machines or users without TLS.
+        reuse_port: Share the port with other servers of this user that say so too.
+        grace (min=0): Seconds for dialogs that are under way when the server stops.
     """
     files = (cert, key, client_ca)
     refuse_if(any(files) and not all(files), "TLS needs --cert, --key and --client-ca", "--cert")
@@ -172,15 +164,19 @@ async def _serve(server: AgentServer, grace: float) -> None:
 
 
 def send(
-    type: AgentType,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="The data; default: standard input.")] = None,
-    at: Server = SERVER,
-    timeout: Timeout = SECONDS,
-    ca: CaFile = None,
-    cert: CertFile = None,
-    key: KeyFile = None,
+    type: int,
+    file: Path | None = None,
+    at: str = SERVER,
+    timeout: float = SECONDS,
+    ca: Path | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> None:
-    """Send data to any agent of a type. If the command exits with 0, the data is in the queue."""
+    """Send data to any agent of a type. If the command exits with 0, the data is in the queue.
+
+    Args:
+        file (argument, FILE): The data; default: standard input.
+    """
     client = client_of(at, timeout, ca, cert, key)
     with system_errors():
         if file is not None:
@@ -196,19 +192,22 @@ def send(
 
 
 def receive(
-    type: AgentType,
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Write the data there, and print the ID.")] = None,
-    at: Server = SERVER,
-    timeout: Timeout = SECONDS,
-    ca: CaFile = None,
-    cert: CertFile = None,
-    key: KeyFile = None,
+    type: int,
+    file: Path | None = None,
+    at: str = SERVER,
+    timeout: float = SECONDS,
+    ca: Path | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> None:
     """Receive data that was sent to agents of a type, and lock it. Exits with 1 if there is none.
 
     FILE changes only when all data are there and locked. Without FILE it prints a JSON line with "id" and "data".
     Process the data, then run `fdbqueue agents confirm` with the ID. If the lock ends before, another agent gets the
     data.
+
+    Args:
+        file (argument, FILE): Write the data there, and print the ID.
     """
     client = client_of(at, timeout, ca, cert, key)
     if file is None:
@@ -226,50 +225,46 @@ def receive(
 
 
 def confirm(
-    type: AgentType,
-    id: Annotated[int, typer.Argument(metavar="ID", min=0, max=MAX_ID, help="The ID that was received.")],
-    at: Server = SERVER,
-    timeout: Timeout = SECONDS,
-    ca: CaFile = None,
-    cert: CertFile = None,
-    key: KeyFile = None,
+    type: int,
+    id: int,
+    at: str = SERVER,
+    timeout: float = SECONDS,
+    ca: Path | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> None:
     """Confirm that data is processed. It leaves the queue. Exits with 5 if its lock is over."""
     client_of(at, timeout, ca, cert, key).confirm(type, id)
 
 
 def run(
-    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The program and its arguments.")],
-    type: Annotated[
-        int | None,
-        typer.Option("--type", min=0, max=MAX_TYPE, help='The agent type, a number: the queue ["agents", TYPE].'),
-    ] = None,
-    queue: Annotated[
-        str | None, typer.Option("--queue", metavar="QUEUE", help="Any queue, in place of --type.")
-    ] = None,
-    processes: Annotated[int, typer.Option("--processes", min=1, help="How many commands run at once.")] = 1,
-    lock: Annotated[
-        float, typer.Option("--lock", min=0.001, help="Seconds that a command may take. Then it is killed.")
-    ] = 30.0,
-    max_attempts: Annotated[
-        int, typer.Option("--max-attempts", min=1, help="After so many failed attempts an item is a dead letter.")
-    ] = 5,
-    backoff: Annotated[
-        float, typer.Option("--backoff", min=0, help="Seconds until the second attempt; doubled for each further one.")
-    ] = 1.0,
-    grace: Annotated[
-        float, typer.Option("--grace", min=0, help="Seconds that running commands have to end after SIGTERM or Ctrl-C.")
-    ] = 30.0,
-    once: Annotated[
-        bool, typer.Option("--once", help="End when no item is available; exit with 1 if one was not confirmed.")
-    ] = False,
-    create: Create = False,
-    url: Url = None,
+    command: list[str],
+    type: int | None = None,
+    queue: str | None = None,
+    processes: int = 1,
+    lock: float = 30.0,
+    max_attempts: int = 5,
+    backoff: float = 1.0,
+    grace: float = 30.0,
+    once: bool = False,
+    create: bool = False,
+    url: str | None = None,
 ) -> None:
     """Run a command for each item of a queue until SIGTERM or Ctrl-C: the data on its input, exit code 0 confirms.
 
     A command that fails or takes longer than its lock is started again later, for the same item. Prints a JSON line
     for everything that happens to an item, and a last one with totals. What the command prints goes to standard error.
+
+    Args:
+        command (argument, COMMAND): The program and its arguments.
+        type (as run_type):
+        queue (QUEUE): Any queue, in place of --type.
+        processes (min=1): How many commands run at once.
+        lock (min=0.001): Seconds that a command may take. Then it is killed.
+        max_attempts (min=1): After so many failed attempts an item is a dead letter.
+        backoff (min=0): Seconds until the second attempt; doubled for each further one.
+        grace (min=0): Seconds that running commands have to end after SIGTERM or Ctrl-C.
+        once: End when no item is available; exit with 1 if one was not confirmed.
     """
     refuse_if(
         (type is None) == (queue is None), "give a type, as in --type 5, or any queue, as in --queue orders", "--type"
@@ -307,5 +302,5 @@ agents = typer.Typer(
     help="Serve queues to programs in any language, over the SCS Queue protocol, and be such a program.",
 )
 for command in (serve, send, receive, confirm):
-    agents.command(cls=Command, help=reflowed(command.__doc__))(command)
-agents.command(cls=Command, help=reflowed(run.__doc__), context_settings=CONTEXT)(run)
+    agents.command(cls=Command, help=reflowed(command.__doc__))(command_of(command, ROWS))
+agents.command(cls=Command, help=reflowed(run.__doc__), context_settings=CONTEXT)(command_of(run, ROWS))

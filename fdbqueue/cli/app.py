@@ -14,6 +14,7 @@ from fdbqueue.cli.errors import EXIT_CODES_HELP, Commands
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.items import browse, cancel, clear, get, peek, reschedule, update
 from fdbqueue.cli.looking import check, health, top, troubles
+from fdbqueue.cli.options import command_of
 from fdbqueue.cli.parts import groups, schedules, streams, subscribe, subscriptions, unsubscribe
 from fdbqueue.cli.queues import inspect, pause, queues, quota, register, rename, resume, stats
 from fdbqueue.cli.serving import metrics, web
@@ -47,7 +48,7 @@ SECTIONS = {
 COMMANDS = tuple(command for commands in SECTIONS.values() for command in commands)
 for section, commands in SECTIONS.items():
     for command in commands:
-        app.command(cls=Command, help=reflowed(command.__doc__), rich_help_panel=section)(command)
+        app.command(cls=Command, help=reflowed(command.__doc__), rich_help_panel=section)(command_of(command))
 app.add_typer(agents, name="agents", rich_help_panel="Work")
 
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Annotated
-
-import typer
 
 from fdbqueue.arrow.stored import Range, pages
 from fdbqueue.base.reprs import counted
@@ -14,20 +11,7 @@ from fdbqueue.cli.errors import end, end_if, noted, tell
 from fdbqueue.cli.items import Selection, confirm_removal, error_in, item_test, present_state, wanted_rows
 from fdbqueue.cli.naming import tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
-from fdbqueue.cli.options import (
-    AllDead,
-    AsJson,
-    Codec,
-    DeadItems,
-    DeadLimit,
-    ErrorBegins,
-    Items,
-    QueueName,
-    Url,
-    Where,
-    Yes,
-    position,
-)
+from fdbqueue.cli.options import position
 from fdbqueue.cli.output import SCREENFUL, TableColumn, item_columns, item_record, print_rows, say, wants_table
 from fdbqueue.engine.api import Database
 from fdbqueue.layers.leases import Leases
@@ -44,25 +28,25 @@ BY_ERROR: tuple[TableColumn[DeadReason], ...] = (
 
 
 def dead(
-    queue: QueueName,
-    limit: Annotated[
-        int | None,
-        typer.Option("--limit", "-n", min=1, help="Number of dead letters. Default: all, or 20 on a terminal."),
-    ] = None,
-    where: Where = None,
-    error: ErrorBegins = None,
-    by_error: Annotated[
-        bool, typer.Option("--by-error", help="Print each first line of an error with the number of its dead letters.")
-    ] = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    as_json: AsJson = False,
+    queue: str,
+    limit: int | None = None,
+    where: str | None = None,
+    error: str | None = None,
+    by_error: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    as_json: bool = False,
 ) -> None:
     """Print dead letters with their last errors, and leave them in their places. Exits with 1 if there is none.
 
     `fdbqueue redrive` and `fdbqueue purge` take the "item" of a dead letter. One that can't be read has the value null.
 
     With --by-error it prints one line for each error instead, the most frequent one first.
+
+    Args:
+        limit (-n, min=1): Number of dead letters. Default: all, or 20 on a terminal.
+        error (as error_begins):
+        by_error: Print each first line of an error with the number of its dead letters.
 
     Example: fdbqueue dead orders --limit 5
     """
@@ -100,18 +84,23 @@ def _print_errors(
 
 
 def redrive(
-    queue: QueueName,
-    items: DeadItems = None,
-    limit: DeadLimit = None,
-    tail: Annotated[
-        bool, typer.Option("--tail", help="Put them behind the last item instead of in their old places.")
-    ] = False,
-    where: Where = None,
-    error: ErrorBegins = None,
-    everything: AllDead = False,
-    url: Url = None,
+    queue: str,
+    items: list[str] | None = None,
+    limit: int | None = None,
+    tail: bool = False,
+    where: str | None = None,
+    error: str | None = None,
+    everything: bool = False,
+    url: str | None = None,
 ) -> None:
     """Make dead letters available again, with their attempts reset to 0. Exits with 1 if there was none.
+
+    Args:
+        items (as dead_items):
+        limit (as dead_limit):
+        tail: Put them behind the last item instead of in their old places.
+        error (as error_begins):
+        everything (as all_dead):
 
     Example: fdbqueue redrive orders --where "color = 'red'" --limit 100
     """
@@ -131,19 +120,24 @@ def redrive(
 
 
 def purge(
-    queue: QueueName,
-    items: DeadItems = None,
-    limit: DeadLimit = None,
-    older_than: Annotated[
-        float, typer.Option("--older-than", min=0.0, help="Only those that died at least this many seconds ago.")
-    ] = 0.0,
-    where: Where = None,
-    error: ErrorBegins = None,
-    everything: AllDead = False,
-    url: Url = None,
-    yes: Yes = False,
+    queue: str,
+    items: list[str] | None = None,
+    limit: int | None = None,
+    older_than: float = 0.0,
+    where: str | None = None,
+    error: str | None = None,
+    everything: bool = False,
+    url: str | None = None,
+    yes: bool = False,
 ) -> None:
     """Remove dead letters for good. Asks first, with their number. Exits with 1 if there was none.
+
+    Args:
+        items (as dead_items):
+        limit (as dead_limit):
+        older_than (min=0.0): Only those that died at least this many seconds ago.
+        error (as error_begins):
+        everything (as all_dead):
 
     Example: fdbqueue purge orders --all --older-than 604800
     """
@@ -170,19 +164,14 @@ def purge(
     say(f"{counted(removed, 'dead letter')} removed")
 
 
-def bury(
-    queue: QueueName,
-    items: Items,
-    error: Annotated[
-        str | None,
-        typer.Option("--error", help="Why, for people who look at the dead letters. Default: the item's last error."),
-    ] = None,
-    url: Url = None,
-) -> None:
+def bury(queue: str, items: list[str], error: str | None = None, url: str | None = None) -> None:
     """Make available items dead letters, also one that can't be read. Exits with 1 if one is not available.
 
     For an item that holds up the queue: the error of a take names it. `fdbqueue dead` shows it, and `fdbqueue cancel`
     removes it for good.
+
+    Args:
+        error: Why, for people who look at the dead letters. Default: the item's last error.
 
     Example: fdbqueue bury orders 7:72616e646f6d --error "of an older program"
     """

@@ -8,9 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
@@ -36,25 +34,7 @@ from fdbqueue.cli.naming import (
     sessions_of,
 )
 from fdbqueue.cli.opening import CodecName, opened, queue_of
-from fdbqueue.cli.options import (
-    At,
-    Codec,
-    Delay,
-    GateOption,
-    GroupOption,
-    HeadersText,
-    Level,
-    LevelCount,
-    Plain,
-    Priority,
-    QueueName,
-    Raw,
-    SessionOption,
-    Ttl,
-    Url,
-    Wait,
-    check_raw,
-)
+from fdbqueue.cli.options import check_raw
 from fdbqueue.cli.output import print_json, say, wants_table, write_lines
 from fdbqueue.cli.parts import held_open, until_ended
 from fdbqueue.engine.api import Database
@@ -72,35 +52,27 @@ EXIT_CODES = {"dead": errors.DEAD, "expired": errors.EXPIRED}
 USUAL_LEVEL = 1
 """The level of items that are not urgent, with the two levels that sessions have by default."""
 
-AreRecords = Annotated[
-    bool, typer.Option("--records", help="Each line is an item with headers and times, as --records prints it.")
-]
-
 
 def enqueue(
-    queue: QueueName,
-    values: Annotated[
-        list[str] | None, typer.Argument(metavar="VALUE", help="Values. Default: lines of standard input.")
-    ] = None,
-    priority: Priority = None,
-    levels: LevelCount = None,
-    headers: HeadersText = None,
-    delay: Delay = None,
-    at: At = None,
-    ttl: Ttl = None,
-    session: SessionOption = None,
-    level: Level = None,
-    gate: GateOption = None,
-    plain: Plain = False,
-    group: GroupOption = None,
-    wait: Wait = None,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    records: AreRecords = False,
-    raw: Raw = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="With --wait: print how each item ended, as a JSON object.")
-    ] = False,
+    queue: str,
+    values: list[str] | None = None,
+    priority: int | None = None,
+    levels: str | None = None,
+    headers: str | None = None,
+    delay: float | None = None,
+    at: float | None = None,
+    ttl: float | None = None,
+    session: str | None = None,
+    level: int | None = None,
+    gate: list[str] | None = None,
+    plain: bool = False,
+    group: str | None = None,
+    wait: float | None = None,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    records: bool = False,
+    raw: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Append items: the given values, or one per line of standard input. Prints the positions of given values.
 
@@ -121,6 +93,15 @@ def enqueue(
     With --wait it waits for each batch until its items have ended, and prints their results, a line each; with --json
     how each ended. A number after --wait is the limit in seconds. The exit code is that of the first item without a
     result: 6 dead, 7 expired, 8 cancelled or removed, 9 not ended in time.
+
+    Args:
+        values (argument, VALUE): Values. Default: lines of standard input.
+        levels (N|amqp/N): Number of levels of a new priority queue. Default: as stored, or 10.
+        gate (NAME=LIMIT): A gate of the session and its default limit, if the session begins now. Several: the
+            outermost first. Or: none.
+        group (-g, reads=group): The group of the items. It is opened if there is none of this name.
+        records: Each line is an item with headers and times, as --records prints it.
+        as_json (--json): With --wait: print how each item ended, as a JSON object.
 
     Example: fdbqueue enqueue orders '{"sku": "teapot"}' --delay 60
     """

@@ -33,12 +33,13 @@ OTHER_WORDS = {
 """Options of other tools, and ours for the same."""
 USAGE_ERROR: Any = typer.BadParameter.__base__
 """The class of all errors about arguments, which typer does not export."""
+ARGUMENTS = "Args:"
 NAME_COLUMNS = 14
 """On a narrow terminal a longer name gets a line of its own."""
 
 
 def reflowed(docstring: str | None) -> str:
-    """Join the lines of each paragraph, so that the help wraps at the terminal's width.
+    """Join the lines of each paragraph but the arguments, so that the help wraps at the terminal's width.
 
     >>> reflowed('''Print items.
     ...
@@ -48,7 +49,28 @@ def reflowed(docstring: str | None) -> str:
     'Print items.\\n\\nThis sentence has two lines.'
     """
     paragraphs = inspect.cleandoc(docstring or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    return "\n\n".join(" ".join(one.split()) for one in paragraphs if not one.startswith(ARGUMENTS))
+
+
+def arguments_of(docstring: str | None) -> dict[str, str]:
+    """Return what a docstring says of each argument.
+
+    >>> arguments_of('''Print items.
+    ...
+    ...     Args:
+    ...         limit (-n, min=1): Number of items.
+    ...             Default: all.
+    ...         reverse: From the last one.
+    ...     ''')
+    {'limit': '(-n, min=1): Number of items. Default: all.', 'reverse': 'From the last one.'}
+    """
+    found: dict[str, str] = {}
+    for paragraph in inspect.cleandoc(docstring or "").split("\n\n"):
+        if paragraph.startswith(ARGUMENTS):
+            for row in re.split(r"\n {4}(?=\w)", paragraph)[1:]:
+                name, told = re.split(r"(?<=\w): | (?=\()", " ".join(row.split()), maxsplit=1)
+                found[name] = told
+    return found
 
 
 def with_limits(arguments: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, TypedDict
+from typing import Any, TypedDict
 
 import typer
 
@@ -18,30 +18,7 @@ from fdbqueue.cli.errors import BadValue, end, end_if, noted, refuse, refuse_if,
 from fdbqueue.cli.input import is_terminal, parse, terms_of
 from fdbqueue.cli.naming import check_level, has_keys, levels_of, session_named, sessions_of, tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
-from fdbqueue.cli.options import (
-    AsJson,
-    At,
-    ChosenState,
-    Codec,
-    Delay,
-    Everything,
-    HeadersText,
-    InStates,
-    Items,
-    Level,
-    MaybeItems,
-    Priority,
-    QueueName,
-    Raw,
-    Records,
-    SessionOption,
-    Url,
-    Where,
-    WhereLimit,
-    Yes,
-    check_raw,
-    position,
-)
+from fdbqueue.cli.options import ChosenState, check_raw, position
 from fdbqueue.cli.output import (
     SCREENFUL,
     TAKEN,
@@ -215,12 +192,12 @@ def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:
 
 
 def peek(
-    queue: QueueName,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    records: Records = False,
-    raw: Raw = False,
-    as_json: AsJson = False,
+    queue: str,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    records: bool = False,
+    raw: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Print the first item and leave it in its place. Exits with 1 if there is none.
 
@@ -242,29 +219,27 @@ def peek(
 
 
 def browse(
-    queue: QueueName,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Number of items. Default: all, or 20 on a terminal.")
-    ] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", "-r", help="From the last item to the first.")] = False,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="INDEX:RANDOM", help="Only items after this position.")
-    ] = None,
-    duty_cycle: Annotated[
-        float,
-        typer.Option(
-            "--duty-cycle", min=0.001, max=1, help="Fraction of the time spent reading. Less disturbs others less."
-        ),
-    ] = 1.0,
-    where: Where = None,
-    state: Annotated[ChosenState, typer.Option("--state", help="The state of the items.")] = ChosenState.available,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    records: Records = False,
-    raw: Raw = False,
-    as_json: AsJson = False,
+    queue: str,
+    limit: int | None = None,
+    reverse: bool = False,
+    after: str | None = None,
+    duty_cycle: float = 1.0,
+    where: str | None = None,
+    state: ChosenState = ChosenState.available,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    records: bool = False,
+    raw: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Print items in order and leave them in their places. Exits with 1 if there is none.
+
+    Args:
+        limit (-n, min=1): Number of items. Default: all, or 20 on a terminal.
+        reverse (-r): From the last item to the first.
+        after (INDEX:RANDOM): Only items after this position.
+        duty_cycle (min=0.001, max=1): Fraction of the time spent reading. Less disturbs others less.
+        state: The state of the items.
 
     Example: fdbqueue browse orders --reverse --limit 5 --where "color = 'red'"
     """
@@ -312,12 +287,12 @@ class NamedItems:
 
 
 def get(
-    queue: QueueName,
-    items: Items,
-    session: SessionOption = None,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    as_json: AsJson = False,
+    queue: str,
+    items: list[str],
+    session: str | None = None,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    as_json: bool = False,
 ) -> None:
     """Print items by their positions, whatever their states. Exits with 1 if one has left the queue.
 
@@ -340,20 +315,23 @@ def print_stored(items: Sequence[StoredItem], codec: CodecName, *, table: bool) 
 
 
 def cancel(
-    queue: QueueName,
-    items: MaybeItems = None,
-    where: Where = None,
-    everything: Everything = False,
-    state: InStates = None,
-    limit: WhereLimit = None,
-    yes: Yes = False,
-    session: SessionOption = None,
-    url: Url = None,
+    queue: str,
+    items: list[str] | None = None,
+    where: str | None = None,
+    everything: bool = False,
+    state: list[ChosenState] | None = None,
+    limit: int | None = None,
+    yes: bool = False,
+    session: str | None = None,
+    url: str | None = None,
 ) -> None:
     """Remove items by their positions, a condition, or all, whatever their states. Exits with 1 if one was not there.
 
     With --where or --all it asks first, with their number. Items in batches of streams stay. A consumer that has one of
     the items learns it when it acks: its lease is lost.
+
+    Args:
+        limit (as where_limit):
 
     Example: fdbqueue cancel orders --where "color = 'red'" --limit 100
     """
@@ -395,18 +373,21 @@ def _selected(
 
 
 def update(
-    queue: QueueName,
-    items: Items,
-    value: Annotated[str | None, typer.Option("--value", help="The new value. Default: the present one.")] = None,
-    headers: HeadersText = None,
-    session: SessionOption = None,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    raw: Raw = False,
+    queue: str,
+    items: list[str],
+    value: str | None = None,
+    headers: str | None = None,
+    session: str | None = None,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    raw: bool = False,
 ) -> None:
     """Give items another value, or other headers. Prints their positions. Exits with 1 if one is not there.
 
     An item keeps its place, unless the queue's order gives it another rank. If it is leased, its lease ends.
+
+    Args:
+        value: The new value. Default: the present one.
 
     Example: fdbqueue update orders 7:72616e646f6d --value '{"sku": "cup"}'
     """
@@ -425,24 +406,27 @@ def update(
 
 
 def reschedule(
-    queue: QueueName,
-    items: MaybeItems = None,
-    where: Where = None,
-    everything: Everything = False,
-    state: InStates = None,
-    limit: WhereLimit = None,
-    yes: Yes = False,
-    delay: Delay = None,
-    at: At = None,
-    priority: Priority = None,
-    session: SessionOption = None,
-    level: Level = None,
-    url: Url = None,
+    queue: str,
+    items: list[str] | None = None,
+    where: str | None = None,
+    everything: bool = False,
+    state: list[ChosenState] | None = None,
+    limit: int | None = None,
+    yes: bool = False,
+    delay: float | None = None,
+    at: float | None = None,
+    priority: int | None = None,
+    session: str | None = None,
+    level: int | None = None,
+    url: str | None = None,
 ) -> None:
     """Make items available at another time, or with another priority. Exits with 1 if one is not there.
 
     Prints their positions, which another priority changes. A leased item is taken away from its consumer. A dead letter
     comes back. With --where or --all it asks first, with their number.
+
+    Args:
+        limit (as where_limit):
 
     Example: fdbqueue reschedule orders --where "color = 'red'" --state delayed --delay 0
     """
@@ -545,7 +529,7 @@ def refuse_positions(url: str | None, name: str, texts: list[str] | None) -> Non
             raise BadValue(f"{told} The item {state}.")
 
 
-def clear(queue: QueueName, url: Url = None, yes: Yes = False) -> None:
+def clear(queue: str, url: str | None = None, yes: bool = False) -> None:
     """Remove all items and everything else that the queue owns, including its counters. Asks first.
 
     Example: fdbqueue clear orders

@@ -11,10 +11,8 @@ from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
@@ -23,8 +21,7 @@ from rich.table import Table
 import fdbqueue
 from fdbqueue.base.reprs import counted, sparkline
 from fdbqueue.cli.errors import end_if, refuse_if, refused
-from fdbqueue.cli.opening import check_known, complete_queue, name_below, opened, opened_queue, queue_of
-from fdbqueue.cli.options import AsJson, Exclude, Include, MaxAge, QueueName, Url, Within
+from fdbqueue.cli.opening import check_known, name_below, opened, opened_queue, queue_of
 from fdbqueue.cli.output import (
     TableColumn,
     line_of,
@@ -55,21 +52,19 @@ from fdbqueue.verbs.queues import Registered
 
 
 def troubles(
-    queue: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="[QUEUE]", help="Only this queue: its name, or key tuple as JSON.", autocompletion=complete_queue
-        ),
-    ] = None,
-    within: Within = None,
-    max_age: MaxAge = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    queue: str | None = None,
+    within: str | None = None,
+    max_age: float | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """List the troubles of all queues, the worst first, each with the next command.
 
     A problem needs somebody now. A warning wants a look. A note tells of a pause, or of something that ends soon.
     Exits with 1 if there is a problem.
+
+    Args:
+        queue (argument, [QUEUE]): Only this queue: its name, or key tuple as JSON.
 
     Example: fdbqueue troubles
     """
@@ -99,21 +94,14 @@ FIGURES = {
 
 
 def health(
-    max_age: MaxAge = None,
-    max_commit: Annotated[
-        float, typer.Option("--max-commit", min=0.001, help="Longest time of a commit, in seconds.")
-    ] = 2.0,
-    max_skew: Annotated[
-        float,
-        typer.Option("--max-skew", min=0.0, help="How far an item's time may be ahead of this clock, in seconds."),
-    ] = 5.0,
-    patience: Annotated[
-        float, typer.Option("--patience", min=0.1, help="How many seconds the database may take for an answer.")
-    ] = 5.0,
-    include: Include = None,
-    exclude: Exclude = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    max_age: float | None = None,
+    max_commit: float = 2.0,
+    max_skew: float = 5.0,
+    patience: float = 5.0,
+    include: list[str] | None = None,
+    exclude: list[str] | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Look whether the database answers, and whether its queues are well. For probes, and for people at night.
 
@@ -121,6 +109,11 @@ def health(
     are those of `fdbqueue troubles`, and a slow commit.
 
     Only problems change the exit code. Warnings, such as dead letters, and notes, such as pauses, are printed.
+
+    Args:
+        max_commit (min=0.001): Longest time of a commit, in seconds.
+        max_skew (min=0.0): How far an item's time may be ahead of this clock, in seconds.
+        patience (min=0.1): How many seconds the database may take for an answer.
 
     Example: fdbqueue health --max-age 600
     """
@@ -199,19 +192,11 @@ def harmed(damage: Damage, queues: list[bytes]) -> list[str]:
 
 
 def check(
-    queue: QueueName = "",
-    url: Url = None,
-    remove_foreign: Annotated[
-        bool,
-        typer.Option("--remove-foreign", help="First remove keys among the queue's own that fdbqueue did not write."),
-    ] = False,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--file", metavar="FOLDER", help="Read every page of an embedded folder instead, to find damaged ones."
-        ),
-    ] = None,
-    as_json: AsJson = False,
+    queue: str = "",
+    url: str | None = None,
+    remove_foreign: bool = False,
+    file: Path | None = None,
+    as_json: bool = False,
 ) -> None:
     """Check the whole queue for inconsistencies. Exits with 1 if there are any.
 
@@ -227,6 +212,10 @@ def check(
 
     --file reads a folder's data file without opening it, and says which queues its damaged pages belong to. No program
     may write there meanwhile. A damaged page ends a process that opens the folder and reads it.
+
+    Args:
+        remove_foreign: First remove keys among the queue's own that fdbqueue did not write.
+        file (FOLDER): Read every page of an embedded folder instead, to find damaged ones.
 
     Example: fdbqueue check orders
     """
@@ -279,13 +268,11 @@ WIDE_COLUMNS = 110
 
 
 def top(
-    queues: Annotated[
-        list[str] | None, typer.Argument(metavar="[QUEUE]...", help="Names, or key tuples as JSON.")
-    ] = None,
-    interval: Annotated[float, typer.Option("--interval", "-i", min=0.1, help="Seconds between two reads.")] = 2.0,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Number of reads. Default: no end.")] = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    queues: list[str] | None = None,
+    interval: float = 2.0,
+    count: int | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Show the items, rates, waiting processes and troubles of queues. Repeats until Ctrl-C.
 
@@ -296,6 +283,11 @@ def top(
     On a terminal, "depth" draws the available items of the last reads, from 0 to their maximum.
 
     If an item has no stored time, its age is a lower bound: the time since this command first counted it.
+
+    Args:
+        queues (argument, [QUEUE]...): Names, or key tuples as JSON.
+        interval (-i, min=0.1): Seconds between two reads.
+        count (-n, min=1): Number of reads. Default: no end.
 
     Example: fdbqueue top orders invoices
     """

@@ -1,21 +1,36 @@
-"""Arguments and options that several commands share: one table, and what reads their texts."""
+"""Arguments and options of commands: the shared ones in a table, a command's own in its docstring.
+
+A command is a function. `command_of` gives each of its parameters a row: the one below ``Args:`` in its docstring, else
+the one of `SHARED`. A row has the name of the parameter, words about it in brackets, and its help::
+
+    limit (-n, min=1): Largest number of items.
+    new (argument, NEW): The new name, or key tuple as JSON.
+
+The words are the option's names, if it has others beside that of the parameter; ``argument`` for what has no name; the
+word that the help shows for a value; ``$NAME``, a variable of the environment; ``min=`` and ``max=``; ``reads=``, one
+of `READERS`; ``hidden``; ``no default``; and ``as NAME``, another row of the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import ast
+from collections.abc import Callable, Mapping
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import typer
 
 from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import refuse, refuse_if, refused
+from fdbqueue.cli.helptext import arguments_of
 from fdbqueue.cli.opening import CodecName, complete_queue, named, registered_codec
 from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, text_named
+from fdbqueue.stored.settings import LEAST_BYTES
 
+C = TypeVar("C", bound=Callable[..., object])
 LEVELS = 256
 """The commands take any level that a program may have given a session."""
 _ENCODING = ("enqueue", "update", "register")
@@ -71,14 +86,24 @@ def _beginning(error: str | None) -> str | None:
     return error
 
 
-def text_of(what: str) -> Callable[[str | None], str | None]:
-    """Return a callback that reads the name of something that is named by a text only, from that name's text."""
+def _text_of(what: str) -> Callable[[str | None], str | None]:
+    """Return what reads the name of something that is named by a text only, from that name's text."""
 
     def named(text: str | None) -> str | None:
         with refused():
             return None if text is None else text_named(text, what)
 
     return named
+
+
+READERS: Mapping[str, Callable[..., Any]] = {
+    "queue": _one_text,
+    "codec": _registered,
+    "condition": _condition,
+    "beginning": _beginning,
+    **{what: _text_of(what) for what in ("group", "schedule", "subscription")},
+}
+"""What reads and checks the text of an argument before the command begins."""
 
 
 def only_one(**options: str | None) -> tuple[str, str] | None:
@@ -101,189 +126,89 @@ def position(text: str) -> Position:
         refuse(f"{text!r} is not a position: give INDEX:RANDOM, as the commands print it")
 
 
-# The queue, its database, and what is printed.
+SHARED: Mapping[str, str] = {
+    # The queue, its database, and what is printed.
+    "queue": '(argument, QUEUE, reads=queue): The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.',
+    "url": "($FDBQUEUE_URL, URL): The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.",
+    "create": "Make the queue, and its database, if there is none of this name.",
+    "codec": "(-c, $FDBQUEUE_CODEC, no default, reads=codec): The queue's codec. Default: the one that the queue is"
+    " registered with, or json.",
+    "within": "(NAME): Only queues below this name, or key tuple as JSON.",
+    "include": "(-i, PATTERN): Only queues like this, as 'shop-*'. Several: any of them.",
+    "exclude": "(-x, PATTERN): No queues like this. Several: none of them.",
+    "max_age": "(min=0.0): Oldest age of a first item, in seconds. Default: any.",
+    "as_json": "(--json): Print JSON lines on a terminal too.",
+    "records": "Print each value with its position and headers.",
+    "raw": "Each line is the value itself instead of JSON. For the codecs str and bytes.",
+    "yes": "(-y): Do not ask for confirmation.",
+    "listed": "(-n, min=1): Largest number. Default: all; on a terminal, 20.",
+    "quota_bytes": f"(--bytes, -b, min={LEAST_BYTES}): About the most bytes that it may have.",
+    # Which items are meant.
+    "items": "(argument, INDEX:RANDOM): Positions of items, as other commands print them.",
+    "dead_items": "(argument, INDEX:RANDOM): The dead letters, as `fdbqueue dead` prints them.",
+    "handles": "(argument, LEASE): Handles of leases. Default: lines of standard input.",
+    "where": "(-w, CONDITION, reads=condition): Only items whose headers fit: \"color = 'red' AND weight > 2\". The"
+    " language of selectors.",
+    "where_limit": "(-n, min=1): Largest number of items, with --where or --all. Default: all.",
+    "dead_limit": "(-n, min=1): Largest number of items. Default: all.",
+    "state": "Only items in this state, with --where or --all. May be repeated. Default: all states.",
+    "error_begins": "(TEXT, reads=beginning): Only dead letters whose last error begins with this.",
+    "everything": "(--all): All plain items, or those in a --state.",
+    "all_dead": "(--all): All dead letters.",
+    # The terms of items.
+    "headers": '(JSON): Headers of the items: \'{"color": "red"}\'.',
+    "delay": "(-d): Seconds until the items become available.",
+    "at": "Time at which the items become available, in seconds since 1970.",
+    "ttl": "Seconds after which the items are removed, unless they are leased then.",
+    "max_attempts": "(min=1): Failed attempts after which an item is dead. Default: no limit.",
+    "priority": "(-p): Priority of the items. 0 is the soonest; with amqp/N levels 9 is. Default: last.",
+    "session": "(-S): The session of the items: text, or a tuple as JSON: '[\"shop\", 7]'.",
+    "level": f"(-l, min=0, max={LEVELS - 1}): Their level in the session: 0 is urgent, 1 is usual. Default: 1.",
+    "plain": "Also if the queue's items are in sessions: beside them.",
+    "wait": "([SECONDS], min=0, no default): Wait for the end, so many seconds at most. Default: no limit.",
+    "subscription_name": "(argument, NAME, reads=subscription): Name of the subscription.",
+    # Services.
+    "metrics": "(HOST:PORT): Serve the queues' figures to Prometheus there.",
+}
+"""The rows that several commands share, by the names of their parameters."""
 
-QueueName = Annotated[
-    str,
-    typer.Argument(
-        metavar="QUEUE",
-        help='The queue\'s name, or its key tuple as JSON: \'["shop", "orders"]\'.',
-        autocompletion=complete_queue,
-        callback=_one_text,
-    ),
-]
-Url = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        envvar="FDBQUEUE_URL",
-        help="The database: file:PATH, or fdb: or fdb:CLUSTER_FILE.",
-        metavar="URL",
-    ),
-]
-Create = Annotated[
-    bool, typer.Option("--create", help="Make the queue, and its database, if there is none of this name.")
-]
-Codec = Annotated[
-    CodecName,
-    typer.Option(
-        "--codec",
-        "-c",
-        envvar="FDBQUEUE_CODEC",
-        help="The queue's codec. Default: the one that the queue is registered with, or json.",
-        show_default=False,
-        callback=_registered,
-    ),
-]
-Within = Annotated[
-    str | None, typer.Option("--within", metavar="NAME", help="Only queues below this name, or key tuple as JSON.")
-]
-Include = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--include", "-i", metavar="PATTERN", help="Only queues like this, as 'shop-*'. Several: any of them."
-    ),
-]
-Exclude = Annotated[
-    list[str] | None,
-    typer.Option("--exclude", "-x", metavar="PATTERN", help="No queues like this. Several: none of them."),
-]
-MaxAge = Annotated[
-    float | None, typer.Option("--max-age", min=0.0, help="Oldest age of a first item, in seconds. Default: any.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON lines on a terminal too.")]
-Records = Annotated[bool, typer.Option("--records", help="Print each value with its position and headers.")]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Each line is the value itself instead of JSON. For the codecs str and bytes.")
-]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-Listed = Annotated[
-    int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all; on a terminal, 20.")
-]
 
-# Which items are meant.
+def command_of(command: C, also: Mapping[str, str] | None = None) -> C:
+    """Return a command whose parameters are arguments and options, as their rows say.
 
-Items = Annotated[
-    list[str],
-    typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
-]
-MaybeItems = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="INDEX:RANDOM", help="Positions of items, as other commands print them."),
-]
-DeadItems = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="INDEX:RANDOM", help="The dead letters, as `fdbqueue dead` prints them."),
-]
-Handles = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="LEASE", help="Handles of leases. Default: lines of standard input."),
-]
-Where = Annotated[
-    str | None,
-    typer.Option(
-        "--where",
-        "-w",
-        metavar="CONDITION",
-        help="Only items whose headers fit: \"color = 'red' AND weight > 2\". The language of selectors.",
-        callback=_condition,
-    ),
-]
-WhereLimit = Annotated[
-    int | None,
-    typer.Option("--limit", "-n", min=1, help="Largest number of items, with --where or --all. Default: all."),
-]
-DeadLimit = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items. Default: all.")]
-InStates = Annotated[
-    list[ChosenState] | None,
-    typer.Option(
-        "--state", help="Only items in this state, with --where or --all. May be repeated. Default: all states."
-    ),
-]
-ErrorBegins = Annotated[
-    str | None,
-    typer.Option(
-        "--error", metavar="TEXT", help="Only dead letters whose last error begins with this.", callback=_beginning
-    ),
-]
-Everything = Annotated[bool, typer.Option("--all", help="All plain items, or those in a --state.")]
-AllDead = Annotated[bool, typer.Option("--all", help="All dead letters.")]
+    Args:
+        also: rows of this command's page.
+    """
+    table = {**SHARED, **(also or {})}
+    rows = {**table, **arguments_of(command.__doc__)}
+    hints = get_type_hints(command, include_extras=True)
+    for name, hint in hints.items():
+        if name != "return":
+            hints[name] = Annotated[hint, _parameter(name, rows[name], table)]
+    command.__annotations__ = hints
+    return command
 
-# The terms of items.
 
-HeadersText = Annotated[
-    str | None,
-    typer.Option("--headers", metavar="JSON", help='Headers of the items: \'{"color": "red"}\'.'),
-]
-Delay = Annotated[float | None, typer.Option("--delay", "-d", help="Seconds until the items become available.")]
-At = Annotated[
-    float | None, typer.Option("--at", help="Time at which the items become available, in seconds since 1970.")
-]
-Ttl = Annotated[
-    float | None, typer.Option("--ttl", help="Seconds after which the items are removed, unless they are leased then.")
-]
-MaxAttempts = Annotated[
-    int | None,
-    typer.Option("--max-attempts", min=1, help="Failed attempts after which an item is dead. Default: no limit."),
-]
-Priority = Annotated[
-    int | None,
-    typer.Option(
-        "--priority", "-p", help="Priority of the items. 0 is the soonest; with amqp/N levels 9 is. Default: last."
-    ),
-]
-LevelCount = Annotated[
-    str | None,
-    typer.Option(
-        "--levels", metavar="N|amqp/N", help="Number of levels of a new priority queue. Default: as stored, or 10."
-    ),
-]
-SessionOption = Annotated[
-    str | None,
-    typer.Option("--session", "-S", help="The session of the items: text, or a tuple as JSON: '[\"shop\", 7]'."),
-]
-Level = Annotated[
-    int | None,
-    typer.Option(
-        "--level", "-l", min=0, max=LEVELS - 1, help="Their level in the session: 0 is urgent, 1 is usual. Default: 1."
-    ),
-]
-GateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--gate",
-        metavar="NAME=LIMIT",
-        help="A gate of the session and its default limit, if the session begins now. Several: the outermost first."
-        " Or: none.",
-    ),
-]
-Plain = Annotated[bool, typer.Option("--plain", help="Also if the queue's items are in sessions: beside them.")]
-GroupOption = Annotated[
-    str | None,
-    typer.Option(
-        "--group",
-        "-g",
-        help="The group of the items. It is opened if there is none of this name.",
-        callback=text_of("group"),
-    ),
-]
-Wait = Annotated[
-    float | None,
-    typer.Option(
-        "--wait",
-        metavar="[SECONDS]",
-        min=0,
-        show_default=False,
-        help="Wait for the end, so many seconds at most. Default: no limit.",
-    ),
-]
-SubscriptionName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of the subscription.", callback=text_of("subscription"))
-]
-
-# Services.
-
-ServeMetrics = Annotated[
-    str | None,
-    typer.Option("--metrics", metavar="HOST:PORT", help="Serve the queues' figures to Prometheus there."),
-]
+def _parameter(name: str, row: str, table: Mapping[str, str]) -> Any:
+    said, _, told = row.removeprefix("(").partition("): ") if row.startswith("(") else ("", "", row)
+    if said.startswith("as "):
+        return _parameter(name, table[said.removeprefix("as ").removesuffix("):")], table)
+    words = said.split(", ")
+    flags = [word for word in words if word.startswith("-")]
+    terms: dict[str, Any] = {"help": told}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key in ("min", "max"):
+            terms[key] = ast.literal_eval(value)
+        elif key == "reads":
+            terms["callback"] = READERS[value]
+        elif word in ("hidden", "no default"):
+            terms |= {"hidden": True} if word == "hidden" else {"show_default": False}
+        elif word.startswith("$"):
+            terms["envvar"] = word[1:]
+        elif word and word != "argument" and word not in flags:
+            terms["metavar"] = word
+    if "argument" in words:
+        return typer.Argument(**terms, autocompletion=complete_queue if "QUEUE" in terms["metavar"] else None)
+    is_named = any(flag.startswith("--") for flag in flags)
+    return typer.Option(*([] if is_named else [f"--{name.replace('_', '-')}"]), *flags, **terms)

@@ -7,27 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
-
-import typer
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import end_if, noted, refuse, refuse_if, tell
 from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.naming import refuse_among_sessions, sessions_of
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import (
-    AsJson,
-    Create,
-    Listed,
-    Plain,
-    QueueName,
-    SubscriptionName,
-    Url,
-    Wait,
-    only_one,
-    text_of,
-)
+from fdbqueue.cli.options import only_one
 from fdbqueue.cli.output import SCREENFUL, TableColumn, number_text, print_rows, say, time_text, wants_table
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import value_of
@@ -92,24 +79,16 @@ STATES = [field.name for field in fields(GroupStats) if field.name not in ("stat
 
 
 def groups(
-    queue: QueueName,
-    name: Annotated[
-        str | None, typer.Argument(metavar="GROUP", help="The group. Default: all groups.", callback=text_of("group"))
-    ] = None,
-    close: Annotated[
-        bool, typer.Option("--close", help="No command adds items any more: the group may end with its last item.")
-    ] = False,
-    cancel: Annotated[
-        bool, typer.Option("--cancel", help="Take and add no more of its items, and remove those that wait.")
-    ] = False,
-    wait: Wait = None,
-    sessions: Annotated[bool, typer.Option("--sessions", "-S", help="Groups of items in sessions.")] = False,
-    limit: Listed = None,
-    after: Annotated[
-        str | None, typer.Option("--after", help="Only groups behind this name.", callback=text_of("group"))
-    ] = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    queue: str,
+    name: str | None = None,
+    close: bool = False,
+    cancel: bool = False,
+    wait: float | None = None,
+    sessions: bool = False,
+    limit: int | None = None,
+    after: str | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """List the groups of a queue with the numbers of their items. Exits with 1 if there is none.
 
@@ -117,6 +96,14 @@ def groups(
     wait exits with 8 if the group was cancelled, and with 9 if the time is over.
 
     `fdbqueue enqueue --group` opens a group. It can't end before it is closed, or for an hour after the last enqueue.
+
+    Args:
+        name (argument, GROUP, reads=group): The group. Default: all groups.
+        close: No command adds items any more: the group may end with its last item.
+        cancel: Take and add no more of its items, and remove those that wait.
+        sessions (-S): Groups of items in sessions.
+        limit (as listed):
+        after (reads=group): Only groups behind this name.
 
     Example: fdbqueue groups orders invoices --close --wait 60
     """
@@ -192,40 +179,32 @@ SCHEDULES: tuple[TableColumn[Schedule], ...] = (
 
 
 def schedules(
-    queue: QueueName,
-    pause: Annotated[
-        str | None,
-        typer.Option("--pause", metavar="NAME", help="Enqueue no ticks of it.", callback=text_of("schedule")),
-    ] = None,
-    resume: Annotated[
-        str | None, typer.Option("--resume", metavar="NAME", help="End its pause.", callback=text_of("schedule"))
-    ] = None,
-    change: Annotated[
-        str | None,
-        typer.Option(
-            "--change", metavar="NAME", help="Give it other times, by --cron or --every.", callback=text_of("schedule")
-        ),
-    ] = None,
-    cron: Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="A cron expression.")] = "",
-    every: Annotated[float | None, typer.Option("--every", metavar="SECONDS", help="Seconds between ticks.")] = None,
-    tz: Annotated[str | None, typer.Option("--tz", help="The time zone of the expression.")] = None,
-    reset: Annotated[
-        str | None,
-        typer.Option("--reset", metavar="NAME", help="Take the times of the code again.", callback=text_of("schedule")),
-    ] = None,
-    remove: Annotated[
-        str | None,
-        typer.Option(
-            "--remove", metavar="NAME", help="Forget it. Its code makes it again.", callback=text_of("schedule")
-        ),
-    ] = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    queue: str,
+    pause: str | None = None,
+    resume: str | None = None,
+    change: str | None = None,
+    cron: str = "",
+    every: float | None = None,
+    tz: str | None = None,
+    reset: str | None = None,
+    remove: str | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """List the schedules of a queue of tasks. Exits with 1 if there is none.
 
     A schedule is on time, paused, or stopped: its tick is over, and no worker has enqueued it. Then no worker runs, or
     its code has left. With one of the options that take a name it changes that schedule first.
+
+    Args:
+        pause (NAME, reads=schedule): Enqueue no ticks of it.
+        resume (NAME, reads=schedule): End its pause.
+        change (NAME, reads=schedule): Give it other times, by --cron or --every.
+        cron (EXPRESSION): A cron expression.
+        every (SECONDS): Seconds between ticks.
+        tz: The time zone of the expression.
+        reset (NAME, reads=schedule): Take the times of the code again.
+        remove (NAME, reads=schedule): Forget it. Its code makes it again.
 
     Example: fdbqueue schedules mail --change digest --cron '0 8 * * *'
     """
@@ -271,7 +250,7 @@ STREAMS: tuple[TableColumn[StreamState], ...] = (
 )
 
 
-def streams(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
+def streams(queue: str, url: str | None = None, as_json: bool = False) -> None:
     """List the streams out of a queue, as Spark reads them, and their open batches. Exits with 1 if there is none.
 
     The items of an open batch are claimed: no consumer gets them before the batch is acked or given back.
@@ -287,27 +266,25 @@ def streams(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
 
 
 def subscribe(
-    queue: QueueName,
-    name: SubscriptionName,
-    selector: Annotated[
-        str | None,
-        typer.Option("--selector", "-s", help="Condition: \"color = 'red' AND weight > 2\". Default: all items."),
-    ] = None,
-    credit: Annotated[
-        int | None,
-        typer.Option("--credit", min=0, help="Number of items that its consumers may have at once. Default: no limit."),
-    ] = None,
-    credit_bytes: Annotated[
-        int | None, typer.Option("--credit-bytes", min=0, help="Number of bytes that they may have at once.")
-    ] = None,
-    plain: Plain = False,
-    create: Create = False,
-    url: Url = None,
+    queue: str,
+    name: str,
+    selector: str | None = None,
+    credit: int | None = None,
+    credit_bytes: int | None = None,
+    plain: bool = False,
+    create: bool = False,
+    url: str | None = None,
 ) -> None:
     """Register a subscription. `fdbqueue lease --subscription NAME` then leases the items that it selects, in order.
 
     An existing subscription gets this selector and credit. If the selector changes, it starts at the head again.
     It selects no items of sessions, so a queue that has some is refused unless you give --plain.
+
+    Args:
+        name (as subscription_name):
+        selector (-s): Condition: "color = 'red' AND weight > 2". Default: all items.
+        credit (min=0): Number of items that its consumers may have at once. Default: no limit.
+        credit_bytes (min=0): Number of bytes that they may have at once.
 
     Example: fdbqueue subscribe orders red --selector "color = 'red'" --credit 10
     """
@@ -319,7 +296,7 @@ def subscribe(
     say(f"{session_text(name)} is subscribed")
 
 
-def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) -> None:
+def subscriptions(queue: str, url: str | None = None, as_json: bool = False) -> None:
     """Print a queue's subscriptions, their selectors, and their leased items. Exits with 1 if there are none.
 
     Example: fdbqueue subscriptions orders
@@ -329,8 +306,11 @@ def subscriptions(queue: QueueName, url: Url = None, as_json: AsJson = False) ->
     end_if(not print_rows(found, SUBSCRIPTIONS, lambda one: asdict(one), table=wants_table(as_json)))
 
 
-def unsubscribe(queue: QueueName, name: SubscriptionName, url: Url = None) -> None:
+def unsubscribe(queue: str, name: str, url: str | None = None) -> None:
     """Remove a subscription. The items stay. Exits with 1 if there was none.
+
+    Args:
+        name (as subscription_name):
 
     Example: fdbqueue unsubscribe orders red
     """

@@ -8,9 +8,7 @@ from enum import Enum, StrEnum
 from functools import partial
 from itertools import islice
 from textwrap import wrap
-from typing import Annotated
 
-import typer
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
@@ -20,7 +18,6 @@ from fdbqueue.cli import errors
 from fdbqueue.cli.errors import end, end_if, noted, refuse, refuse_if, tell
 from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.opening import CodecName, beside_troubles, name_below, named, opened, opened_queue
-from fdbqueue.cli.options import AsJson, Codec, Create, QueueName, Url, Within
 from fdbqueue.cli.output import (
     item_record,
     present,
@@ -45,7 +42,7 @@ from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_figures, read_pl
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
 from fdbqueue.stored.places import STATES
-from fdbqueue.stored.settings import LEAST_BYTES, Pause, Quota, read_high_water_mark
+from fdbqueue.stored.settings import Pause, Quota, read_high_water_mark
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 
@@ -68,22 +65,23 @@ COLUMNS = ("codec", "order", *STATES, "in sessions")
 
 
 def queues(
-    within: Within = None,
-    scan: Annotated[
-        bool, typer.Option("--scan", help="Also find queues that are not registered, by reading the whole database.")
-    ] = False,
-    after: Annotated[
-        str | None, typer.Option("--after", metavar="NAME", help="Go on behind this queue. Not with --scan.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Largest number. Default: all.")] = None,
-    url: Url = None,
-    as_json: AsJson = False,
+    within: str | None = None,
+    scan: bool = False,
+    after: str | None = None,
+    limit: int | None = None,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """List the queues of the database with their figures. Exits with 1 if there is none.
 
     A queue registers itself when something is enqueued into it. With --scan it also finds queues that an older version
     has written. `fdbqueue register` registers them. The states are those of plain items; "in sessions" counts the
     available items of sessions, with those in progress. Troubles of a queue are below it, the worst first.
+
+    Args:
+        scan: Also find queues that are not registered, by reading the whole database.
+        after (NAME): Go on behind this queue. Not with --scan.
+        limit (-n, min=1): Largest number. Default: all.
 
     Example: fdbqueue queues --within shop
     """
@@ -111,18 +109,18 @@ def queues(
 
 
 def register(
-    queue: QueueName,
-    create: Create = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    on_codec: Annotated[
-        OnCodec,
-        typer.Option("--on-codec", help="If the queue has items, and another codec: fail, or replace a wrong one."),
-    ] = OnCodec.fail,
+    queue: str,
+    create: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    on_codec: OnCodec = OnCodec.fail,
 ) -> None:
     """Register a queue with a codec, so that `fdbqueue queues` lists it. Also corrects a registration.
 
     A registration says how items are read, and changes none.
+
+    Args:
+        on_codec: If the queue has items, and another codec: fail, or replace a wrong one.
 
     Example: fdbqueue register orders --codec msgpack
     """
@@ -131,14 +129,12 @@ def register(
     say(f"{queue} is registered with the codec {codec.value}")
 
 
-def pause(
-    queue: QueueName,
-    reason: Annotated[str, typer.Option("--reason", help="Why, for people who look at the queue.")] = "",
-    by: Annotated[str | None, typer.Option("--by", help="Who pauses it. Default: host:pid.")] = None,
-    create: Create = False,
-    url: Url = None,
-) -> None:
+def pause(queue: str, reason: str = "", by: str | None = None, create: bool = False, url: str | None = None) -> None:
     """Pause a queue: consumers find no items, and wait. Producers go on, and leased items can be acked.
+
+    Args:
+        reason: Why, for people who look at the queue.
+        by: Who pauses it. Default: host:pid.
 
     Example: fdbqueue pause orders --reason stocktaking
     """
@@ -147,7 +143,7 @@ def pause(
     say(f"{queue} is paused; fdbqueue resume ends that")
 
 
-def resume(queue: QueueName, url: Url = None) -> None:
+def resume(queue: str, url: str | None = None) -> None:
     """End the pause of a queue. Exits with 1 if it was not paused.
 
     Example: fdbqueue resume orders
@@ -161,15 +157,14 @@ def resume(queue: QueueName, url: Url = None) -> None:
     say(f"{queue} goes on")
 
 
-def rename(
-    queue: QueueName,
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The new name, or key tuple as JSON.")],
-    url: Url = None,
-) -> None:
+def rename(queue: str, new: str, url: str | None = None) -> None:
     """Rename a queue: items in all states, leases and records are under the new name then.
 
     It takes 6 seconds or more. During that time producers and consumers of both names get an error; afterwards those of
     the old name do. An interrupted command goes on when it is repeated.
+
+    Args:
+        new (argument, NEW): The new name, or key tuple as JSON.
 
     Example: fdbqueue rename orders sales
     """
@@ -179,29 +174,25 @@ def rename(
 
 
 def quota(
-    queue: QueueName,
-    items: Annotated[
-        int | None, typer.Option("--items", "-n", min=1, help="Most items that the queue may have. Default: show it.")
-    ] = None,
-    size: Annotated[
-        int | None, typer.Option("--bytes", "-b", min=LEAST_BYTES, help="About the most bytes that it may have.")
-    ] = None,
-    when_full: Annotated[
-        WhenFull | None,
-        typer.Option(
-            "--when-full",
-            help="What an enqueue does then: fail, or wait for room. Default: refuse. Alone: keep the limits.",
-        ),
-    ] = None,
-    none: Annotated[bool, typer.Option("--none", help="Remove the quota.")] = False,
-    create: Create = False,
-    url: Url = None,
-    as_json: AsJson = False,
+    queue: str,
+    items: int | None = None,
+    size: int | None = None,
+    when_full: WhenFull | None = None,
+    none: bool = False,
+    create: bool = False,
+    url: str | None = None,
+    as_json: bool = False,
 ) -> None:
     """Limit how many items or bytes a queue may have, or show the limits. Exits with 1 if there are none to show.
 
     It counts items in all states. Concurrent producers may exceed it by the items that they enqueue at the same time.
     The number of bytes is an estimate. New limits replace the old ones.
+
+    Args:
+        items (-n, min=1): Most items that the queue may have. Default: show it.
+        size (as quota_bytes):
+        when_full: What an enqueue does then: fail, or wait for room. Default: refuse. Alone: keep the limits.
+        none: Remove the quota.
 
     Example: fdbqueue quota orders --items 100000 --when-full wait
     """
@@ -314,12 +305,7 @@ WORDS = {
 """What a terminal calls a number whose name does not say it."""
 
 
-def stats(
-    queue: QueueName,
-    zeros: Annotated[bool, typer.Option("--all", "-a", help="Print also the rows that are 0.")] = False,
-    url: Url = None,
-    as_json: AsJson = False,
-) -> None:
+def stats(queue: str, zeros: bool = False, url: str | None = None, as_json: bool = False) -> None:
     """Print the number of items in each state, totals, the age of the first item, and the waiting processes.
 
     A terminal shows the rows that are not 0, and the number of available items. JSON has all of them.
@@ -327,6 +313,9 @@ def stats(
     For a queue with an order it prints the order's name and the number of available items of each level. It counts up
     to 1,000 subscriptions. For a queue with blobs it prints how many there are, their size, and the uploads under way.
     The numbers of a queue's sessions, and of the items in them, begin with "sessions_".
+
+    Args:
+        zeros (--all, -a): Print also the rows that are 0.
 
     Example: fdbqueue stats orders
     """
@@ -369,17 +358,16 @@ async def _read(tr: Transaction, layout: Layout) -> tuple[QueueRows, JsonRecord]
 
 
 def inspect(
-    queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Number of items to show at each end.")] = 5,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    as_json: AsJson = False,
+    queue: str, limit: int = 5, url: str | None = None, codec: CodecName = CodecName.json, as_json: bool = False
 ) -> None:
     """Print a page about a queue: its troubles, its states, the ages of items, who has leases, why items died.
 
     It reads as much of a large queue as of a small one. Ages come from a sample. An item that a plain enqueue has put
     there has no age. Of sessions it prints the totals, who works on what, and the largest of those that it
     counted; `fdbqueue sessions` lists all.
+
+    Args:
+        limit (-n, min=1): Number of items to show at each end.
 
     Example: fdbqueue inspect orders
     """

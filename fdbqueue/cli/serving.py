@@ -10,14 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import ENGINE, OnSignals, end, end_if, refuse, refuse_if, refused, system_errors, tell
 from fdbqueue.cli.opening import name_below, opened
-from fdbqueue.cli.options import Exclude, Include, ServeMetrics, Url, Within
 from fdbqueue.cli.output import write_lines
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import ANSWER_SECONDS
@@ -30,24 +27,22 @@ LOOK_SECONDS = 0.2
 
 
 def metrics(
-    listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where Prometheus finds them.")
-    ] = "127.0.0.1:9464",
-    include: Include = None,
-    exclude: Exclude = None,
-    limit: Annotated[
-        int,
-        typer.Option(
-            "--limit", "-n", min=1, help="Most queues of a scrape. fdbqueue_queues_left_out counts the others."
-        ),
-    ] = 1_000,
-    once: Annotated[bool, typer.Option("--once", help="Print the metrics once and exit.")] = False,
-    url: Url = None,
+    listen: str = "127.0.0.1:9464",
+    include: list[str] | None = None,
+    exclude: list[str] | None = None,
+    limit: int = 1_000,
+    once: bool = False,
+    url: str | None = None,
 ) -> None:
     """Serve the figures of all registered queues to Prometheus until SIGTERM or Ctrl-C.
 
     Each scrape reads a bounded number of rows of each queue, however long it is, and of as many queues as `--limit`
     says. It needs the extra `metrics`. It tells names and numbers to everybody who can reach the port.
+
+    Args:
+        listen (-l, HOST:PORT): Where Prometheus finds them.
+        limit (-n, min=1): Most queues of a scrape. fdbqueue_queues_left_out counts the others.
+        once: Print the metrics once and exit.
 
     Example: fdbqueue metrics --include 'shop-*'
     """
@@ -134,30 +129,28 @@ DEFAULT = "127.0.0.1:8080"
 
 
 def web(
-    listen: Annotated[
-        str, typer.Option("--listen", "-l", metavar="HOST:PORT", help="Where to listen. Port 0: any that is free.")
-    ] = DEFAULT,
-    url: Url = None,
-    allow_changes: Annotated[
-        bool, typer.Option("--allow-changes", help="Show buttons that change items, sessions and queues.")
-    ] = False,
-    within: Within = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option("--host", metavar="NAME", help="Another name under which the page is served. May be repeated."),
-    ] = None,
-    token_file: Annotated[
-        Path | None,
-        typer.Option("--token-file", metavar="FILE", help=f"The token to log in with; or in {TOKEN_VARIABLE}."),
-    ] = None,
-    metrics: ServeMetrics = None,
-    cert: Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="Certificate of the server: TLS.")] = None,
-    key: Annotated[Path | None, typer.Option("--key", metavar="FILE", help="Its key.")] = None,
+    listen: str = DEFAULT,
+    url: str | None = None,
+    allow_changes: bool = False,
+    within: str | None = None,
+    host: list[str] | None = None,
+    token_file: Path | None = None,
+    metrics: str | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
 ) -> None:
     """Serve a page about all queues until SIGTERM or Ctrl-C. It changes nothing unless --allow-changes is given.
 
     It listens on the loopback interface. Another address needs a token, and --cert and --key unless a server in
     front of it speaks TLS. It needs the extra `web`.
+
+    Args:
+        listen (-l, HOST:PORT): Where to listen. Port 0: any that is free.
+        allow_changes: Show buttons that change items, sessions and queues.
+        host (NAME): Another name under which the page is served. May be repeated.
+        token_file (FILE): The token to log in with; or in FDBQUEUE_WEB_TOKEN.
+        cert (FILE): Certificate of the server: TLS.
+        key (FILE): Its key.
 
     Example: fdbqueue web --listen 127.0.0.1:8080 --allow-changes
     """

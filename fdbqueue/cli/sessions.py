@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import end, end_if, refuse_if, tell
@@ -14,7 +12,7 @@ from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.items import confirm_removal, print_stored
 from fdbqueue.cli.naming import no_session, session_named, sessions_of, tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
-from fdbqueue.cli.options import AsJson, Codec, Listed, QueueName, Url, Yes, only_one
+from fdbqueue.cli.options import only_one
 from fdbqueue.cli.output import SCREENFUL, TableColumn, number_text, present, print_rows, time_text, wants_table
 from fdbqueue.engine.api import Database
 from fdbqueue.errors import FormatError
@@ -49,36 +47,22 @@ class Later(StrEnum):
 
 
 def sessions(
-    queue: QueueName,
-    status: Annotated[Status | None, typer.Option("--status", help="Only sessions in this state.")] = None,
-    limit: Listed = None,
-    after: Annotated[str | None, typer.Option("--after", help="Only sessions behind this name.")] = None,
-    items: Annotated[
-        str | None, typer.Option("--items", metavar="NAME", help="Print the items and dead letters of this session.")
-    ] = None,
-    pause: Annotated[str | None, typer.Option("--pause", metavar="NAME", help="Pause this session.")] = None,
-    resume: Annotated[str | None, typer.Option("--resume", metavar="NAME", help="End its pause.")] = None,
-    remove: Annotated[
-        str | None, typer.Option("--remove", metavar="NAME", help="Remove it when its present items are done.")
-    ] = None,
-    later: Annotated[
-        Later | None,
-        typer.Option(
-            "--later",
-            help="With --remove: refuse items enqueued until it is gone (default), or begin it again with them.",
-        ),
-    ] = None,
-    skip: Annotated[str | None, typer.Option("--skip", metavar="NAME", help="Unblock it.")] = None,
-    redrive: Annotated[
-        str | None, typer.Option("--redrive", metavar="NAME", help="Put its dead letters back, and unblock it.")
-    ] = None,
-    purge: Annotated[
-        str | None, typer.Option("--purge", metavar="NAME", help="Remove its dead letters for good. Asks first.")
-    ] = None,
-    yes: Yes = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    as_json: AsJson = False,
+    queue: str,
+    status: Status | None = None,
+    limit: int | None = None,
+    after: str | None = None,
+    items: str | None = None,
+    pause: str | None = None,
+    resume: str | None = None,
+    remove: str | None = None,
+    later: Later | None = None,
+    skip: str | None = None,
+    redrive: str | None = None,
+    purge: str | None = None,
+    yes: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    as_json: bool = False,
 ) -> None:
     """List the sessions of a queue by their names. Exits with 1 if there is none.
 
@@ -90,6 +74,19 @@ def sessions(
 
     With one of the other options that take a name it changes that session, and prints it. It then exits with 1 if the
     session has nothing any more.
+
+    Args:
+        status: Only sessions in this state.
+        limit (as listed):
+        after: Only sessions behind this name.
+        items (NAME): Print the items and dead letters of this session.
+        pause (NAME): Pause this session.
+        resume (NAME): End its pause.
+        remove (NAME): Remove it when its present items are done.
+        later: With --remove: refuse items enqueued until it is gone (default), or begin it again with them.
+        skip (NAME): Unblock it.
+        redrive (NAME): Put its dead letters back, and unblock it.
+        purge (NAME): Remove its dead letters for good. Asks first.
 
     Example: fdbqueue sessions orders --status busy
     """

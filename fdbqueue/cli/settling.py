@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypedDict, TypeVar
 
 import msgspec
-import typer
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import counted
@@ -21,7 +20,6 @@ from fdbqueue.cli.input import InputFailed, from_json, groups_of_lines, parse
 from fdbqueue.cli.items import refuse_positions
 from fdbqueue.cli.naming import sessions_of
 from fdbqueue.cli.opening import CodecName, opened_queue
-from fdbqueue.cli.options import Handles, MaxAttempts, QueueName, Url
 from fdbqueue.cli.output import line_of, say, write_lines
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
@@ -185,14 +183,7 @@ def _settling(
     end_if(progress.items < taken, errors.LOST)
 
 
-def ack(
-    queue: QueueName,
-    handles: Handles = None,
-    result: Annotated[
-        str | None, typer.Option("--result", metavar="JSON", help="Result of the items, for those that wait for it.")
-    ] = None,
-    url: Url = None,
-) -> None:
+def ack(queue: str, handles: list[str] | None = None, result: str | None = None, url: str | None = None) -> None:
     """Acknowledge leased items: their work is done. Exits with 5 if leases are lost, and with 1 if none are given.
 
     It prints the lost leases and acks the others.
@@ -200,6 +191,9 @@ def ack(
     A line of standard input is a handle, or a line that `fdbqueue lease` printed. A line that also has a "result" gives
     that item's result, in place of --result. Items without a completion ignore results. If a result can't be stored, no
     item of its batch is acked.
+
+    Args:
+        result (JSON): Result of the items, for those that wait for it.
 
     Example: fdbqueue ack orders --result '{"paid": 9}' < leases.jsonl
     """
@@ -246,22 +240,22 @@ def _telling_lost(handle: LeaseHandle) -> Iterator[None]:
 
 
 def nack(
-    queue: QueueName,
-    handles: Handles = None,
-    delay: Annotated[
-        float, typer.Option("--delay", "-d", min=0, help="Seconds until the items are available again.")
-    ] = 0.0,
-    error: Annotated[
-        str | None, typer.Option("--error", help="Reason, stored with the items and dead letters.")
-    ] = None,
-    max_attempts: MaxAttempts = None,
-    url: Url = None,
+    queue: str,
+    handles: list[str] | None = None,
+    delay: float = 0.0,
+    error: str | None = None,
+    max_attempts: int | None = None,
+    url: str | None = None,
 ) -> None:
     """Give leased items back after failed attempts. Exits with 5 if leases are lost, and prints those.
 
     It exits with 1 if none are given. A line of standard input is a handle, or a line that `fdbqueue lease` printed.
     For each item it prints a line with the item's disposition: available again in its old place, delayed, dead or
     expired.
+
+    Args:
+        delay (-d, min=0): Seconds until the items are available again.
+        error: Reason, stored with the items and dead letters.
 
     Example: fdbqueue nack orders --delay 30 --error 'printer is off' < leases.jsonl
     """

@@ -5,28 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import StopSignals, end, end_if, noted, refuse_if, tell, told
 from fdbqueue.cli.naming import sessions_of
 from fdbqueue.cli.opening import CodecName, opened_queue, tell_if_paused, tell_troubles
-from fdbqueue.cli.options import (
-    AsJson,
-    Codec,
-    Create,
-    MaxAttempts,
-    QueueName,
-    Raw,
-    Records,
-    Url,
-    Where,
-    check_raw,
-    text_of,
-)
+from fdbqueue.cli.options import check_raw
 from fdbqueue.cli.output import (
     CUT_OFF,
     TAKEN,
@@ -65,16 +51,14 @@ LEASED = "value attempt expires_at rank? headers? ttl_at? error? wants_result?"
 
 
 def dequeue(
-    queue: QueueName,
-    limit: Annotated[
-        int | None, typer.Option("--limit", "-n", min=1, help="Largest number of items. Default: 1.")
-    ] = None,
-    everything: Annotated[bool, typer.Option("--all", help="Take all items.")] = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    records: Records = False,
-    raw: Raw = False,
-    as_json: AsJson = False,
+    queue: str,
+    limit: int | None = None,
+    everything: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    records: bool = False,
+    raw: bool = False,
+    as_json: bool = False,
 ) -> None:
     """Print the first items and take them out. Exits with 1 if there was none; if the queue is paused, it says so.
 
@@ -86,6 +70,10 @@ def dequeue(
     dequeue` prints it again. In a pipe a line counts as printed when its reader has read it. So `fdbqueue dequeue
     orders --all | head -5` takes out five items. If the reader reads nothing for a second, the command fills the pipe,
     and its lines count as printed. To keep items until their work is done, use `fdbqueue lease` and `fdbqueue ack`.
+
+    Args:
+        limit (-n, min=1): Largest number of items. Default: 1.
+        everything (--all): Take all items.
 
     Example: fdbqueue dequeue orders --limit 10
     """
@@ -245,26 +233,16 @@ class Drain:
 
 
 def lease(
-    queue: QueueName,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Largest number of items.")] = 1,
-    duration: Annotated[float, typer.Option("--duration", "-d", help="Seconds until the leases expire.")] = 30.0,
-    consumer: Annotated[str | None, typer.Option("--consumer", help="Name of the consumer. Default: host:pid.")] = None,
-    subscription: Annotated[
-        str | None,
-        typer.Option(
-            "--subscription",
-            "-s",
-            help="Lease for this subscription, within its credit.",
-            callback=text_of("subscription"),
-        ),
-    ] = None,
-    sessions: Annotated[
-        bool, typer.Option("--sessions", "-S", help="Lease sessions, each with its first item.")
-    ] = False,
-    max_attempts: MaxAttempts = None,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    as_json: AsJson = False,
+    queue: str,
+    limit: int = 1,
+    duration: float = 30.0,
+    consumer: str | None = None,
+    subscription: str | None = None,
+    sessions: bool = False,
+    max_attempts: int | None = None,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    as_json: bool = False,
 ) -> None:
     """Lease the first items and print them with their handles. Exits with 1 if there was none.
 
@@ -279,6 +257,13 @@ def lease(
 
     With --sessions it leases the first ready sessions. Until its item is acked, no other worker gets one of that
     session.
+
+    Args:
+        limit (-n, min=1): Largest number of items.
+        duration (-d): Seconds until the leases expire.
+        consumer: Name of the consumer. Default: host:pid.
+        subscription (-s, reads=subscription): Lease for this subscription, within its credit.
+        sessions (-S): Lease sessions, each with its first item.
 
     Example: fdbqueue lease orders --limit 10 --duration 60 > leases.jsonl
     """
@@ -361,23 +346,17 @@ def _given_back(leases: Leases, db: Database, printed: int, rest: list[Lease]) -
 
 
 def watch(
-    queue: QueueName,
-    name: Annotated[
-        str | None, typer.Option("--name", help="Keep the place under this name, and go on there the next time.")
-    ] = None,
-    head: Annotated[
-        bool, typer.Option("--head", help="Begin with the items that are there now, not with the next arrival.")
-    ] = False,
-    where: Where = None,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="End after this number of items.")] = None,
-    timeout: Annotated[
-        float | None, typer.Option("--timeout", "-t", min=0.0, help="End after this many seconds without an arrival.")
-    ] = None,
-    create: Create = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
-    records: Records = False,
-    raw: Raw = False,
+    queue: str,
+    name: str | None = None,
+    head: bool = False,
+    where: str | None = None,
+    limit: int | None = None,
+    timeout: float | None = None,
+    create: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
+    records: bool = False,
+    raw: bool = False,
 ) -> None:
     """Print items when they arrive, and leave them in their places, like tail -f. Repeats until Ctrl-C.
 
@@ -385,6 +364,12 @@ def watch(
     --name no other item is missed, also while the command does not run; `fdbqueue unsubscribe` removes the name.
 
     Exits with 1 if there was no item.
+
+    Args:
+        name: Keep the place under this name, and go on there the next time.
+        head: Begin with the items that are there now, not with the next arrival.
+        limit (-n, min=1): End after this number of items.
+        timeout (-t, min=0.0): End after this many seconds without an arrival.
 
     Example: fdbqueue watch orders --where "color = 'red'"
     """

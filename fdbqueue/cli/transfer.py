@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, Literal
-
-import typer
+from typing import Literal
 
 from fdbqueue.cli.errors import end_if, noted, refuse, refuse_if, refused, tell
 from fdbqueue.cli.opening import CodecName, opened, opened_queue, queue_of
-from fdbqueue.cli.options import Codec, QueueName, Url, Where
 from fdbqueue.cli.output import print_json
 from fdbqueue.transfer import backup as back_up
 from fdbqueue.transfer import copy_queue, export_items, import_items, release_copy
@@ -20,20 +17,22 @@ _AGAIN = "Run the same command again, and it goes on where it was."
 
 
 def export(
-    queue: QueueName,
-    to: Annotated[Path, typer.Option("--to", metavar="FILE", help="The file: .jsonl for JSON lines, or .parquet.")],
-    where: Where = None,
-    skip_bad: Annotated[
-        bool, typer.Option("--skip-bad", help="Leave out items that can't be read, and print their positions.")
-    ] = False,
-    url: Url = None,
-    codec: Codec = CodecName.json,
+    queue: str,
+    to: Path,
+    where: str | None = None,
+    skip_bad: bool = False,
+    url: str | None = None,
+    codec: CodecName = CodecName.json,
 ) -> None:
     """Write the items of all states into a file, and leave them in the queue.
 
     The file has their positions, states, attempts, times and headers. It appears when it is whole. If the command is
     interrupted, run it again: it goes on. `fdbqueue import` restores the items. With the codec bytes, JSON lines show
     values as they are stored; the file names the queue's codec all the same.
+
+    Args:
+        to (FILE): The file: .jsonl for JSON lines, or .parquet.
+        skip_bad: Leave out items that can't be read, and print their positions.
 
     Example: fdbqueue export orders --to orders.parquet --where "color = 'red'"
     """
@@ -46,20 +45,16 @@ def export(
     print_json({"items": report.items, "digest": report.digest, "resumed": report.resumed, **skipped})
 
 
-def import_(
-    queue: QueueName,
-    source: Annotated[Path, typer.Option("--from", metavar="FILE", help="The file that an export wrote.")],
-    without_marks: Annotated[
-        bool,
-        typer.Option("--without-marks", help="Restore items of groups, or with completions, as plain items."),
-    ] = False,
-    url: Url = None,
-) -> None:
+def import_(queue: str, source: Path, without_marks: bool = False, url: str | None = None) -> None:
     """Restore the items of a file that `fdbqueue export` wrote, each exactly once.
 
     Items keep their positions if the queue is empty; otherwise they go behind its last item. Delayed items and dead
     letters stay what they are. Items that were leased become available, with their attempts. If the command is
     interrupted, run it again: it goes on. A file that is in already is not imported again.
+
+    Args:
+        source (--from, FILE): The file that an export wrote.
+        without_marks: Restore items of groups, or with completions, as plain items.
 
     Example: fdbqueue import orders --from orders.parquet
     """
@@ -75,18 +70,7 @@ def import_(
 import_.__name__ = "import"  # the command's name, which a function can't have
 
 
-def copy(
-    queue: QueueName,
-    source: Annotated[
-        str, typer.Argument(metavar="FROM", help="The database that the queue is in: file:PATH or fdb:.")
-    ],
-    target: Annotated[
-        str | None, typer.Argument(metavar="TO", help="The database that it moves to.", show_default=False)
-    ] = None,
-    release: Annotated[
-        bool, typer.Option("--release", help="End an unfinished copy. Leave TO out if that database is lost.")
-    ] = False,
-) -> None:
+def copy(queue: str, source: str, target: str | None = None, release: bool = False) -> None:
     """Move a queue to another database while both are in use. Exits with 1 if items are left.
 
     Every item moves once, with its position, attempts and times. Leased items stay until they are acked or given back.
@@ -96,6 +80,11 @@ def copy(
 
     With --release it ends a copy that will not be finished. The queue can be copied to another database then. Items
     of the last batch go back to their places, unless TO has them; those that have moved stay there.
+
+    Args:
+        source (argument, FROM): The database that the queue is in: file:PATH or fdb:.
+        target (argument, TO, no default): The database that it moves to.
+        release: End an unfinished copy. Leave TO out if that database is lost.
 
     Example: fdbqueue copy orders file:shop fdb:
     """
@@ -111,14 +100,15 @@ def copy(
     end_if(report.left)
 
 
-def backup(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="The database: file:PATH.")],
-    to: Annotated[Path, typer.Argument(metavar="TO", help="The folder to make.")],
-) -> None:
+def backup(source: str, to: Path) -> None:
     """Copy an embedded folder, with everything in it, while processes use it.
 
     The copy is the state after one commit. It appears when it is whole. Open it as file:TO, or move it to the place of
     the old folder to restore it.
+
+    Args:
+        source (argument, FROM): The database: file:PATH.
+        to (argument, TO): The folder to make.
 
     Example: fdbqueue backup file:shop /backups/shop-monday
     """

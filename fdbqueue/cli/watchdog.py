@@ -7,16 +7,12 @@ import shlex
 import subprocess
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Annotated
-
-import typer
 
 from fdbqueue.agents.queues import Locks
 from fdbqueue.cli.errors import OnSignals, refuse, refuse_if, tell
 from fdbqueue.cli.input import encode_json
 from fdbqueue.cli.naming import sessions_of
 from fdbqueue.cli.opening import opened_queue
-from fdbqueue.cli.options import Create, MaxAttempts, QueueName, Url
 from fdbqueue.cli.output import print_json, print_or_tell, say
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
@@ -32,24 +28,24 @@ PATIENCE_SECONDS = 10.0
 
 
 def watchdog(
-    queue: QueueName,
-    command: Annotated[
-        str | None,
-        typer.Option("--exec", metavar="COMMAND", help="Run this program for each expired lease, without a shell."),
-    ] = None,
-    interval: Annotated[
-        float, typer.Option("--interval", min=0.01, help="Longest time between two reads, in seconds.")
-    ] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Fire the due timers once and exit.")] = False,
-    max_attempts: MaxAttempts = None,
-    create: Create = False,
-    url: Url = None,
+    queue: str,
+    command: str | None = None,
+    interval: float = 1.0,
+    once: bool = False,
+    max_attempts: int | None = None,
+    create: bool = False,
+    url: str | None = None,
 ) -> None:
     """Fire due timers until SIGTERM or Ctrl-C: give back expired leases, end delays, remove expired items.
 
     It looks after plain items and sessions. Prints a JSON line per expired lease. The command of --exec has
     FDBQUEUE_ITEM, FDBQUEUE_CONSUMER, FDBQUEUE_ATTEMPT and FDBQUEUE_FATE in its environment, and FDBQUEUE_SESSION for an
     item of a session. It can restart the consumer, and may take up to 60 seconds.
+
+    Args:
+        command (--exec, COMMAND): Run this program for each expired lease, without a shell.
+        interval (min=0.01): Longest time between two reads, in seconds.
+        once: Fire the due timers once and exit.
 
     Example: fdbqueue watchdog orders --exec 'systemctl restart worker'
     """
@@ -123,7 +119,7 @@ def _hook(command: list[str] | None) -> Callable[[Reclaimed], None]:
     return report
 
 
-def sweep(queue: QueueName, url: Url = None) -> None:
+def sweep(queue: str, url: str | None = None) -> None:
     """Remove what interrupted uploads of blobs left, and the IDs of agents' locks that are over.
 
     New uploads and new locks do this little by little. This command does all of it, for a queue that gets no more.

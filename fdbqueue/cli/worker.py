@@ -18,7 +18,7 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import typer
 
@@ -26,7 +26,6 @@ import fdbqueue
 from fdbqueue.cli.errors import ENGINE, USAGE, end_if, refuse, system_errors, tell
 from fdbqueue.cli.input import encode_json
 from fdbqueue.cli.opening import opened
-from fdbqueue.cli.options import AsJson, Url
 from fdbqueue.cli.serving import check_free, listening, metrics_server
 from fdbqueue.layers.consumer.health import FILE, Probe
 from fdbqueue.layers.tasks import Tasks, Worker
@@ -184,30 +183,17 @@ FIELDS = ("task", "item", "attempt", "seconds")
 
 
 def worker(
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The Tasks: a module, and its name there.")],
-    processes: Annotated[int, typer.Option("--processes", "-p", min=1, help="How many processes run tasks.")] = 1,
-    concurrency: Annotated[
-        int, typer.Option("--concurrency", "-c", min=1, help="How many tasks run at once in each process.")
-    ] = 16,
-    queues: Annotated[
-        str | None, typer.Option("--queues", "-q", metavar="NAME,NAME", help="Only these queues. Default: all.")
-    ] = None,
-    grace: Annotated[
-        float, typer.Option("--grace", min=0, help="Seconds that running tasks have to end after a signal.")
-    ] = 30.0,
-    reload: Annotated[
-        bool, typer.Option("--reload", help="Start again when a Python file below this folder changes.")
-    ] = False,
-    health: Annotated[
-        str | None,
-        typer.Option("--health", metavar="WHERE", help="Say there whether it is alive: file:PATH, PORT or HOST:PORT."),
-    ] = None,
-    metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="HOST:PORT", help="Serve its figures there to Prometheus.")
-    ] = None,
-    url: Url = None,
-    as_json: AsJson = False,
-    child: Annotated[int | None, typer.Option("--child", hidden=True)] = None,
+    app: str,
+    processes: int = 1,
+    concurrency: int = 16,
+    queues: str | None = None,
+    grace: float = 30.0,
+    reload: bool = False,
+    health: str | None = None,
+    metrics: str | None = None,
+    url: str | None = None,
+    as_json: bool = False,
+    child: int | None = None,
 ) -> None:
     """Run the tasks of a program until SIGTERM or Ctrl-C, and enqueue the ticks of its schedules.
 
@@ -218,6 +204,17 @@ def worker(
 
     Each of several processes has its own --health and --metrics: the first one as given, the next ones at the next
     ports, or in the files PATH.1, PATH.2 and so on.
+
+    Args:
+        app (argument, MODULE:APP): The Tasks: a module, and its name there.
+        processes (-p, min=1): How many processes run tasks.
+        concurrency (-c, min=1): How many tasks run at once in each process.
+        queues (-q, NAME,NAME): Only these queues. Default: all.
+        grace (min=0): Seconds that running tasks have to end after a signal.
+        reload: Start again when a Python file below this folder changes.
+        health (WHERE): Say there whether it is alive: file:PATH, PORT or HOST:PORT.
+        metrics (HOST:PORT): Serve its figures there to Prometheus.
+        child (hidden): Which of the processes this is.
 
     Example: fdbqueue worker shop.tasks:app --processes 4
     """

@@ -18,6 +18,8 @@ from typer.testing import CliRunner
 
 from fdbqueue.cli import app
 from fdbqueue.cli.app import COMMANDS, SECTIONS
+from fdbqueue.cli.helptext import arguments_of
+from fdbqueue.cli.options import command_of
 from tests.helpers.nightly import at_night
 
 WIDTHS = (40, 200, *at_night(80, 120))
@@ -80,3 +82,31 @@ def test_the_help_names_every_option_in_full_also_on_a_narrow_terminal(name: str
     wide, narrow = help_of(name, 200), help_of(name, 40)
 
     assert set(re.findall(r"--[a-z-]+", wide)) == set(re.findall(r"--[a-z-]+", narrow))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)
+def test_each_argument_that_a_docstring_names_is_one(command: Callable[..., object]) -> None:
+    assert arguments_of(command.__doc__).keys() <= command.__annotations__.keys()
+
+
+def test_rows_of_a_docstring_make_options() -> None:
+    def paint(room: str, coats: int = 1, wet_paint: bool = False, hue: str | None = None) -> None:
+        """Paint a room.
+
+        Args:
+            room (argument, ROOM): The room.
+            coats (--layers, -n, N, min=1): How many layers: one,
+                or more.
+            wet_paint: Hang up a sign.
+            hue (hidden, $HUE): Its colour.
+        """
+
+    told = typer.Typer()
+    told.command()(command_of(paint))
+    rooms, coats, wet, hue = typer.main.get_command(told).params[:4]
+
+    assert (rooms.param_type_name, rooms.metavar) == ("argument", "ROOM")
+    assert (coats.opts, coats.metavar, coats.min) == (["--layers", "-n"], "N", 1)  # type: ignore[attr-defined]
+    assert coats.help == "How many layers: one, or more."  # type: ignore[attr-defined]
+    assert (wet.opts, wet.secondary_opts) == (["--wet-paint"], [])
+    assert (hue.envvar, hue.hidden) == ("HUE", True)  # type: ignore[attr-defined]
