@@ -44,8 +44,8 @@ docs: setup ## Build the documentation site into build/site; a warning is an err
 docs-serve: setup ## Build the documentation site and show it at http://127.0.0.1:8000
 	$(BIN)/python -m docs.site --serve
 
-bench: setup ## Measure, into docs/benchmarks in over an hour (FULL=1: more; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
-	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out docs/benchmarks)
+bench: setup ## Measure, into build/benchmarks in over an hour (FULL=1: more; FDB_CLUSTER_FILE adds the cluster; ARGS=queue: one, printed)
+	$(BIN)/python -m tests.benchmarks $(if $(FULL),--full) $(if $(ARGS),$(ARGS),--out build/benchmarks)
 
 notebooks: setup ## Run the notebooks on memory: and keep their outputs (ARGS=01: only that one)
 	$(BIN)/python -m tests.notebooks $(ARGS)
