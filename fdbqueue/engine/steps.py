@@ -327,6 +327,11 @@ async def rows(
 
     *Cost:* one round trip for each answer of the cluster; a small range fits in one answer.
     """
+    # Look up the method on the type, as `set_rows` does: a wrapper still sees its `get_range`.
+    if limit and (read := getattr(type(tr), "read_rows", None)) is not None:
+        at_once: list[KeyValue] | None = read(tr, begin, end, limit, reverse)
+        if at_once is not None:
+            return at_once
     # With a limit the cluster's client collects the answers itself: of 4,000 rows one wait instead of ten.
     mode = StreamingMode.exact if limit else StreamingMode.want_all
     first: Any = begin
@@ -356,11 +361,9 @@ async def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> 
 
     *Cost:* as `rows`. The snapshot of the embedded engine makes no object for each row.
     """
-    # Look up the method on the type, as `set_rows` does: a wrapper still sees its `get_range`.
-    read = getattr(type(tr), "get_pairs", None)
-    page = None if read is None else read(tr, begin, end, limit)
-    if page is not None:
-        pairs = page.wait()[0]
+    read = getattr(type(tr), "read_pairs", None)
+    pairs = None if read is None else read(tr, begin, end, limit)
+    if pairs is not None:
         return [key for key, _ in pairs], [value for _, value in pairs]
     found = await rows(tr, begin, end, limit=limit)
     return [row.key for row in found], [row.value for row in found]

@@ -149,7 +149,7 @@ def test_columns_of_many_rows_are_one_scan(db: Any, space: Subspace) -> None:
     with entering(lambda file: file.endswith(("pages.py", "snapshot.py"))) as entered:
         assert len(in_columns(tr.snapshot, space.key(), strinc(space.key()), 4001)[0]) == 4000
     names = Counter(name.rpartition(":")[2] for name in entered)
-    assert (names["first"], names["rows"], names["fill"]) == (1, 1, 0)
+    assert (names["rows"], names["fill"]) == (1, 0)
 
 
 @pytest.mark.parametrize("limit", [0, 1, 299, 300, 301])

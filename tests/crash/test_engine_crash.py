@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from fdbqueue.engine.embedded.store import commit_log
-from fdbqueue.engine.embedded.store.commit_log import encode
+from fdbqueue.engine.embedded.store.commit_log import entry_of
 from fdbqueue.engine.embedded.store.store import CommitRequest, Store
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.stores import commit, contents, opened, put, sets, view
@@ -151,11 +151,11 @@ def die(path: str, point: str, commits: int) -> None:
 
     death = Death()
 
-    def encode_and_die(*parts: Any) -> bytes:
+    def make_entry_and_die(*parts: Any) -> bytes:
         death.strike("applied")
-        return encode(*parts)
+        return entry_of(*parts)
 
-    vars(commit_log)["encode"] = encode_and_die
+    vars(commit_log)["entry_of"] = make_entry_and_die
     store = Store.open(path, {"durability": "relaxed"})
     store.faults = death
     acknowledged = os.open(f"{path}.acknowledged.0", os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -11,7 +11,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine.embedded.client.pending import Outstanding
-from fdbqueue.engine.embedded.store.commit_log import Commit, encode
+from fdbqueue.engine.embedded.store.commit_log import Commit, entry_of
 from fdbqueue.engine.embedded.store.notification import Changes, Notifier
 from fdbqueue.engine.embedded.store.snapshot import Snapshot
 from fdbqueue.engine.embedded.store.store import Store
@@ -27,7 +27,7 @@ class Log:
         self.shown = 0
 
     def write(self, key: bytes) -> None:
-        self.commits.append((len(self.commits) + 1, encode(0, [key], [])))
+        self.commits.append((len(self.commits) + 1, entry_of(bytes(8), 0, [key], [])[12:]))
 
     def show(self) -> None:
         self.shown = len(self.commits)

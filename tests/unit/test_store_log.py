@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fdbqueue.engine.embedded.store import commit_log
-from fdbqueue.engine.embedded.store.commit_log import decode, encode
+from fdbqueue.engine.embedded.store.commit_log import decode, entry_of
 from fdbqueue.engine.embedded.store.disk import files, layout
 from fdbqueue.engine.embedded.store.disk.layout import REBOOT_VERSIONS
 from fdbqueue.engine.embedded.store.store import Store
@@ -154,7 +154,7 @@ def _former(folder: Path) -> int:
     with env.begin(write=True) as txn:
         log = env.open_db(b"log", txn=txn)
         txn.drop(log, delete=False)
-        txn.put(version.to_bytes(8, "big"), encode(1, [b"kept"], []), db=log)
+        txn.put(version.to_bytes(8, "big"), entry_of(bytes(8), 1, [b"kept"], [])[12:], db=log)
         txn.delete(b"tail")
     env.close()
     return version

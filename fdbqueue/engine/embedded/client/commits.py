@@ -117,12 +117,15 @@ class Commit(Future[None]):
         if self._stamps and not self._done:
             self._stamp(error)  # first: whoever sees that the commit is done may ask for its versionstamp
         with _lock:
-            if self._done:
-                return
-            self._error, self._failure = error, failure
-            self._done = True
-        if self._watches or self._callbacks:
-            self._tell(error)
+            first, self._done = not self._done, True
+            if first:
+                self._error, self._failure = error, failure
+        for watch in self._watches if first else ():
+            if error:
+                watch.abandon(error)
+            else:
+                watch.activate()
+        self._call_back()
 
     def _stamp(self, error: int) -> None:
         """Complete the versionstamps. Another thread may do so, too: the first one counts."""
@@ -135,15 +138,6 @@ class Commit(Future[None]):
             else:
                 stamp.settle(request.version.to_bytes(8, "big") + request.batch.to_bytes(2, "big"))
 
-    def _tell(self, error: int) -> None:
-        """Complete the watches, and run the callbacks."""
-        for watch in self._watches:
-            if error:
-                watch.abandon(error)
-            else:
-                watch.activate()
-        self._call_back()
-
     def fail(self, error: int) -> None:
         """Fail the future with `error`. The commit itself may still succeed or fail."""
         with _lock:
@@ -154,7 +148,10 @@ class Commit(Future[None]):
         self._call_back()
 
     def _call_back(self) -> None:
-        callbacks, self._callbacks = self._callbacks, ()
+        if not self._callbacks:
+            return
+        with _lock:  # each is called once
+            callbacks, self._callbacks = self._callbacks, ()
         for callback in callbacks:
             call(callback, self)
 
@@ -186,7 +183,10 @@ class Commit(Future[None]):
         if not self._done and request is not None:
             self._store.wait(request)
             waits.count += 1
-            self._end(request.error or 0)
+            if request.error or self._stamps or self._watches or self._callbacks:
+                self._end(request.error or 0)
+            else:
+                self._done = True  # who asks for a callback now calls `_end`
         if self._error:
             raise self._failure or FDBError(self._error)
 

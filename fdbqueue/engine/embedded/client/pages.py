@@ -257,9 +257,6 @@ def first(
     `likely` is the number of rows that probably fit in `size`. It saves a second read.
     """
     rows: list[Row] | None = None
-    if size == UNLIMITED and limit > 0:  # only the number of rows ends it
-        rows = snap.rows(begin, end, limit, reverse)
-        return rows, len(rows) == limit
     if 0 < limit <= FIRST_ROWS or likely <= FIRST_ROWS:  # `fill` reads as many at first
         wanted = min(limit, FIRST_ROWS) or FIRST_ROWS
         rows = snap.rows(begin, end, wanted, reverse)

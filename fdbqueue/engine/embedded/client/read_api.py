@@ -19,6 +19,7 @@ from fdbqueue.engine.embedded.client.pages import (
     PageLimits,
     RangePage,
     RangeSelector,
+    Row,
     integer,
     key_to_bytes,
     selector,
@@ -367,53 +368,62 @@ class ReadApi(TransactionRead):
         return self._any_page(selector(begin), selector(end), limit, mode, iteration, reverse, snapshot)
 
     def _short_page(
-        self,
-        begin: bytes,
-        end: bytes,
-        limit: int,
-        mode: int,
-        iteration: int,
-        reverse: bool,
-        snapshot: bool,
-        pairs: bool = False,
+        self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray | None:
-        """Read a page directly from the snapshot. Return None if the range has own writes or earlier reads.
-
-        With `pairs`, the rows of the page stay tuples.
-        """
-        if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
-            return None
+        """Read a page directly from the snapshot. Return None if only the general way can read it."""
         if mode == StreamingMode.iterator and iteration > 0:
             size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
         else:
             size = _MODE_BYTES.get(mode, 0)
         if not size or (size == pages.UNLIMITED and not limit):
             return None
+        page = self._short_rows(begin, end, limit, size, reverse, snapshot)
+        if page is None:
+            return None
+        rows, more = page
+        return FutureKeyValueArray((list(starmap(KeyValue, rows)), len(rows), more), self._snap)
+
+    def read_rows(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> list[KeyValue] | None:
+        """Read the first `limit` rows of a range, and wait for them. Return None if only `get_range` can read them.
+
+        *Conflicts:* as `get_range`.
+        """
+        pairs = self._pairs(begin, end, limit, reverse, False)
+        return None if pairs is None else list(starmap(KeyValue, pairs))
+
+    def _pairs(self, begin: bytes, end: bytes, limit: int, reverse: bool, snapshot: bool) -> list[Row] | None:
+        if self._odd or not 0 < limit < BEYOND_INT:
+            return None
+        page = self._short_rows(begin, end, limit, pages.UNLIMITED, reverse, snapshot)
+        if page is None:
+            return None
+        waits.count += 1  # a cluster's client waits for the answer
+        return page[0]
+
+    def _short_rows(
+        self, begin: bytes, end: bytes, limit: int, size: int, reverse: bool, snapshot: bool
+    ) -> tuple[list[Row], bool] | None:
+        """Read rows directly from the snapshot, and return whether there may be more.
+
+        Return None if the range has own writes or earlier reads, and if the read fails: then read in the general way.
+        """
+        if begin >= end or end > TOP or len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
+            return None
         with self._lock:
             writes = self._writes
             if not writes.empty and writes.touches(begin, end):
                 return None
-            if self._known or len(self._fresh) >= FEW_READS or len(self._gets) >= FEW_READS:
-                if self._now_known().meets(begin, end):  # it takes in the fresh ones
-                    return None
-            else:
-                for key in list(self._gets):
-                    if begin <= key < end:
-                        return None
-            for known, known_end in self._fresh:
-                if begin < known_end and known < end:
-                    return None
+            if (self._gets or self._fresh or self._known) and self._has_asked(begin, end):
+                return None
             try:
                 snap = self._snap or self._open()
-                if limit == 1:
-                    rows = snap.rows(begin, end, 1, reverse)
-                    more = bool(rows)
+                if size == pages.UNLIMITED:  # only the number of rows ends it
+                    rows = snap.rows(begin, end, limit, reverse)
+                    more = len(rows) == limit
                 else:
                     rows, more = pages.first(snap, begin, end, limit, size, reverse, self._likely)
-            except FDBError as error:
-                if error.code == FUTURE_VERSION:
-                    return None
-                return FutureKeyValueArray(error=self._failed(error))
+            except FDBError:
+                return None
             if more:
                 # A limit ended the page: the rest was not read. A page filled exactly at the range's end is complete.
                 last = rows[-1][0]
@@ -436,8 +446,17 @@ class ReadApi(TransactionRead):
                     ranges[-1] = (ranges[-1][0], end)  # the next page of the same read
                 else:
                     ranges.append((begin, end))
-        wrapped: list[Any] = rows if pairs else list(starmap(KeyValue, rows))
-        return FutureKeyValueArray((wrapped, len(rows), more), snap)
+        return rows, more
+
+    def _has_asked(self, begin: bytes, end: bytes) -> bool:
+        """Return whether a part of ``[begin, end)`` was read before."""
+        fresh, gets = self._fresh, self._gets
+        if self._known or len(fresh) >= FEW_READS or len(gets) >= FEW_READS:
+            return self._now_known().meets(begin, end)
+        for known, known_end in fresh:
+            if begin < known_end and known < end:
+                return True
+        return any(begin <= key < end for key in list(gets)) if gets else False  # a copy: another thread may be reading
 
     def _any_page(
         self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
@@ -683,15 +702,14 @@ class SnapshotReads(TransactionRead):
     ) -> FutureKeyValueArray:
         return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
 
-    def get_pairs(self, begin: bytes, end: bytes, limit: int) -> FutureKeyValueArray | None:
-        """Read the first `limit` rows of a range as tuples. Return None if only `get_range` can read them.
+    def read_rows(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> list[KeyValue] | None:
+        """Read the first `limit` rows of a range, as that of a transaction."""
+        pairs = self._tr._pairs(begin, end, limit, reverse, True)
+        return None if pairs is None else list(starmap(KeyValue, pairs))
 
-        `get_range` makes an object of each row. A caller that takes the rows apart, `steps.columns`, need not pay it.
-        """
-        tr = self._tr
-        if tr._odd or not 0 < limit < BEYOND_INT:
-            return None
-        return tr._short_page(begin, end, limit, StreamingMode.exact, 1, False, True, True)
+    def read_pairs(self, begin: bytes, end: bytes, limit: int) -> list[Row] | None:
+        """Do as `read_rows`, and make no object of each row, for a caller that takes the rows apart."""
+        return self._tr._pairs(begin, end, limit, False, True)
 
     def get_read_version(self) -> FutureInt64:
         return self._tr.get_read_version()

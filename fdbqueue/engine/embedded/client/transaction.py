@@ -355,7 +355,11 @@ class Transaction(WriteApi):
 
     def _conflict_keys(self) -> list[bytes]:
         gets = self._gets
-        return [key for key, since in list(gets.items()) if since > 0] if self._only_looked else list(gets)
+        if not self._only_looked:
+            return list(gets)
+        if max(gets.values(), default=0) < 0:
+            return []
+        return [key for key, since in list(gets.items()) if since > 0]
 
     def _write_conflicts_so_far(self) -> Intervals:
         writes = self._writes

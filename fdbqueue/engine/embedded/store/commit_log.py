@@ -6,6 +6,7 @@ import struct
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final
 
@@ -137,10 +138,9 @@ TRIM_MOST: Final = 3
 WINDOW_US: Final = int((WINDOW_SECONDS + 1) * 1_000_000)
 
 _HEADER: Final = struct.Struct(">QII")
-_SINGLE: Final = struct.Struct(">QIIH")
 _ONE_KEY: Final = 1 << 32
 """The number of keys and the number of ranges in a record with one key and no range, read as one integer."""
-_KEY_AT: Final = _SINGLE.size
+_KEY_AT: Final = _HEADER.size + 2
 """Offset of that key."""
 _ENTRY: Final = struct.Struct(">QI")
 _SHAPE: Final = struct.Struct(">8xI8xQ")
@@ -148,14 +148,19 @@ _SHAPE: Final = struct.Struct(">8xI8xQ")
 _VERSION_BYTES: Final = 8
 
 
-def encode(time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
-    """Return the record of a commit: its time, the single keys and the ranges that it wrote."""
-    if len(keys) == 1 and not ranges:
-        return _SINGLE.pack(time_us, 1, 0, len(keys[0])) + keys[0]
+@lru_cache(64)
+def _entry_with(parts: int) -> struct.Struct:
+    """Return the form of an entry of so many keys and ends of ranges, up to their lengths."""
+    return struct.Struct(f">8sIQII{parts}H")
+
+
+def entry_of(version: bytes, time_us: int, keys: Sequence[bytes], ranges: Sequence[Range]) -> bytes:
+    """Return the entry of a commit: its version, and the record of its time, and of the keys and ranges written."""
     parts = [*keys, *chain.from_iterable(ranges)] if ranges else keys
-    count = len(parts)
-    lengths = struct.pack(f">{count}H", *map(len, parts))
-    return b"".join((_HEADER.pack(time_us, len(keys), len(ranges)), lengths, *parts))
+    lengths = [*map(len, parts)]
+    size = _HEADER.size + 2 * len(lengths) + sum(lengths)
+    head = _entry_with(len(lengths)).pack(version, size, time_us, len(keys), len(ranges), *lengths)
+    return b"".join((head, *parts))
 
 
 def time_of(record: bytes) -> int:
@@ -209,8 +214,7 @@ def append(
     *Cost:* one write into a page that the commit writes anyway; once in about forty small commits, two searches for
     rows.
     """
-    record = encode(time_us, keys, ranges)
-    entry = b"".join((version, len(record).to_bytes(4, "big"), record))
+    entry = entry_of(version, time_us, keys, ranges)
     if len(tail) + len(entry) <= TAIL_BYTES:
         tail = b"".join((version, tail[_VERSION_BYTES:], entry))
     else:

@@ -265,30 +265,35 @@ def apply_points(txn: Any, dbs: Databases, keys: Sequence[bytes], points: Mappin
 
     *Cost:* as `apply`, whose mutations it needs not make for what most transactions write.
     """
+    if not keys[0] or max(map(len, keys)) > DIRECT_KEY:
+        mutations: list[Mutation] = []
+        for key in keys:
+            emit(key, points[key], mutations)
+        apply(txn, dbs, mutations, b"", 0)
+        return
     checked = dbs.checked
     for key in keys:
         point = points[key]
-        if not 0 < len(key) <= DIRECT_KEY:
-            long: list[Mutation] = []
-            emit(key, point, long)
-            apply(txn, dbs, long, b"", 0)
-            continue
         if point is None:
             txn.delete(key)
             continue
         if isinstance(point, bytes):
             value = point
         else:
+            old = txn.get(key)
+            if checked and old is not None:
+                if crc32(key + old) != WHOLE:  # as in `apply`
+                    damaged(dbs, key)
+                old = old[VALUE]
             op, param = point.ops[0]
-            old = txn.get(key) if op == ADD and param is not None and len(point.ops) == 1 else None
-            if old is None or param is None or len(old) - (4 if checked else 0) != len(param) or len(param) != 8:
-                some: list[Mutation] = []
-                emit(key, point, some)
-                apply(txn, dbs, some, b"", 0)
+            if op == ADD and param and old and len(old) == len(param) == 8 and len(point.ops) == 1:  # a counter
+                value = _COUNT.pack((_COUNT.unpack(old)[0] + _COUNT.unpack(param)[0]) & _MOST)
+            elif (new := point.value(old)) is not None:
+                value = new
+            else:
+                if old is not None:
+                    txn.delete(key)
                 continue
-            if checked and crc32(key + old) != WHOLE:
-                damaged(dbs, key)
-            value = _COUNT.pack((_COUNT.unpack_from(old)[0] + _COUNT.unpack(param)[0]) & _MOST)  # a counter
         txn.put(key, value + packed(crc32(key + value)) if checked else value)
 
 
