@@ -15,7 +15,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.oplog._oplog import calling
 from fdbqueue.layers.priority._priority import WeightedHead, wheel
 from fdbqueue.layers.smart import Deadlines, SmartQueue
-from fdbqueue.layers.staged import RelaxedHead, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import RelaxedHead, StagedQueue
 from fdbqueue.layers.staged import requests as _granting
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
@@ -27,7 +27,7 @@ from tests.chaos.history import KILLED, Told, told_claims, told_leases, value_of
 from tests.chaos.kinds import CREDIT, OWNERSHIP_S, WEIGHTS, Kind
 from tests.chaos.owners import own
 from tests.chaos.scene import Scene
-from tests.helpers.staging import register
+from tests.helpers.staging import coordinating, register
 
 
 def test_a_correct_history_has_no_violations(scene: Scene) -> None:
@@ -125,7 +125,7 @@ def test_a_skipped_item_is_found(scene: Scene) -> None:
 def test_only_an_item_assigned_to_an_earlier_request_may_be_skipped(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wanted: int
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
     for name in "abc":
         scene.enqueue(name)
     register(scene.db, scene.queue, scene.clock, wanted=wanted)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import gc
 import itertools
 import re
 import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -16,6 +18,20 @@ import pytest
 
 import fdbqueue
 import fdbqueue.layers
+
+
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """Return what a source consists of, the module first. It is parsed once for all tests."""
+    return list(ast.walk(ast.parse(source)))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forgotten_at_the_end() -> Iterator[None]:
+    gc.disable()  # it would look through all nodes again and again
+    yield
+    nodes.cache_clear()
+    gc.enable()
 
 
 def targets(makefile: str) -> set[str]:
@@ -93,8 +109,8 @@ def test_every_decision_is_listed(repository: Path) -> None:
 
 @cache
 def import_statements(path: Path) -> list[ast.Import | ast.ImportFrom]:
-    """Return what a file imports, wherever in it; a file is parsed once for all tests."""
-    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Import | ast.ImportFrom)]
+    """Return what a file imports, wherever in it."""
+    return [node for node in nodes(path.read_text()) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def imports(path: Path) -> set[str]:
@@ -187,7 +203,7 @@ KEY_WORDS = re.compile(r"(^|_)(key|keys|prefix|prefixes|space|packed|parts?|whol
 def by_bytes(source: str) -> list[int]:
     """The lines that look for keys by their first bytes. The keys below a name are fewer: see `engine.keys.within`."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         match node:
             case ast.Name(id="strinc") | ast.alias(name="strinc"):
                 lines.append(node.lineno)
@@ -254,7 +270,7 @@ UNPACKS = {
 def unpacks(source: str) -> list[int]:
     """The lines that unpack a tuple. A `struct.Struct` is a constant, so that its name is in capitals."""
     lines = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         match node:
             case ast.Attribute(attr="unpack", value=what) if word(what) != "struct" and not word(what).isupper():
                 lines.append(node.lineno)
@@ -326,14 +342,12 @@ DECODES = {
 
 def decodes(source: str) -> list[int]:
     """The lines that decode bytes. A decoder of msgspec is well where the file hands it to `Layout.decode`."""
-    lines, tree = [], ast.parse(source)
+    lines = []
     calls = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and len(node.args) >= len(("key", "value", "decode"))
+        node for node in nodes(source) if isinstance(node, ast.Call) and len(node.args) >= len(("key", "value", "decode"))
     ]
     uses = any(getattr(call.func, "attr", "") == "decode" for call in calls)
-    for node in ast.walk(tree):
+    for node in nodes(source):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="int"), attr="from_bytes")):
                 lines.append(node.lineno)
@@ -404,7 +418,7 @@ def reads_unnamed(source: str) -> list[int]:
                     lines.append(node.lineno)
             visit([*ast.iter_child_nodes(node)], safe)
 
-    visit([ast.parse(source)], False)
+    visit([nodes(source)[0]], False)
     return lines
 
 
@@ -460,8 +474,7 @@ def test_all_removals_of_items_that_cannot_be_read_ask_their_keys(repository: Pa
 
 def salvages(source: str) -> bool:
     """Whether a file uses `salvaged_notes`."""
-    nodes = ast.walk(ast.parse(source))
-    return any(isinstance(node, ast.alias) and node.name == "salvaged_notes" for node in nodes)
+    return any(isinstance(node, ast.alias) and node.name == "salvaged_notes" for node in nodes(source))
 
 
 def test_no_file_imports_a_private_module_of_another_folder(repository: Path) -> None:
@@ -512,7 +525,7 @@ def test_spark_is_imported_by_fdbqueue_spark_only(repository: Path) -> None:
 def draws_in_callbacks(source: str) -> list[int]:
     """The lines of functions within functions that draw: when and how often they run may depend on an engine."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    outer = [node for node in ast.walk(ast.parse(source)) if isinstance(node, functions)]
+    outer = [node for node in nodes(source) if isinstance(node, functions)]
     inner = {child for node in outer for child in ast.walk(node) if isinstance(child, functions) and child != node}
     return sorted(
         call.lineno
@@ -554,7 +567,7 @@ def blocks_a_loop(source: str) -> list[int]:
     """Return the lines of coroutines that call a database directly: the event loop waits for its commit."""
     return [
         call.lineno
-        for function in ast.walk(ast.parse(source))
+        for function in nodes(source)
         if isinstance(function, ast.AsyncFunctionDef)
         for call in ast.walk(function)
         if isinstance(call, ast.Call | ast.Subscript)
@@ -570,7 +583,7 @@ def test_no_example_blocks_its_event_loop(repository: Path) -> None:
 
 def texts_in_a_row(source: str) -> list[int]:
     """Return the lines of texts that follow a text: the second one is under the wrong constant."""
-    bodies = [node.body for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Module | ast.ClassDef)]
+    bodies = [node.body for node in nodes(source) if isinstance(node, ast.Module | ast.ClassDef)]
     return [
         second.lineno
         for body in bodies
@@ -603,7 +616,7 @@ def test_a_class_has_a_name_of_its_own(repository: Path) -> None:
         for folder in ("fdbqueue", "layers")
         for path in (repository / folder).rglob("*.py")
         if not path.is_relative_to(repository / "fdbqueue" / "layers")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes(path.read_text())
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, number in names.items() if number > 1} == ONE_NAME

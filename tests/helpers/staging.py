@@ -38,6 +38,15 @@ def hurry(patch: pytest.MonkeyPatch) -> None:
                 patch.setattr(module, name, seconds)
 
 
+def coordinating(patch: pytest.MonkeyPatch, **settings: float) -> None:
+    """Change what coordinators of heads go by, as AFTERMATH_SECONDS or TAKEOVER_SECONDS.
+
+    With an infinite aftermath a call registers at once, as if it had just met others.
+    """
+    for name, value in settings.items():
+        patch.setattr(_head_coordinator, name, value)
+
+
 def register(
     db: Any,
     queue: Queue,

@@ -15,10 +15,10 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers.leases import Lease, Leases, State
-from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, When
-from tests.helpers.staging import left_behind
+from tests.helpers.staging import coordinating, left_behind
 from tests.helpers.unanswered import let_threads_end
 
 LATER_S = 61.0
@@ -123,7 +123,7 @@ def test_a_timed_out_call_raises_and_took_effect_once_or_not_at_all(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, name: str, company: str
 ) -> None:
     if company == "among others":
-        monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+        coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
     call = CALLS[name]
     untouched, _ = outcome(db, space, lambda scene, db: None, None)
     done, commits = outcome(db, space, call, None)

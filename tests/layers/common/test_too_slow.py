@@ -13,10 +13,11 @@ from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.leases.holding import Holding
 from fdbqueue.layers.priority import PriorityQueue
-from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.staging import coordinating
 
 ITEMS = 60
 TOO_OLD: Fault = ("before", 1007)
@@ -64,7 +65,7 @@ def test_a_staged_call_takes_fewer(
     queue.enqueue_many(db, [str(n) for n in range(ITEMS)])
     before: set[int] = set()
     if among_others:  # it registers first, and then serves itself
-        monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+        coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
         before = {0}
     slow = FaultyDatabase.failing_at(db, {n + len(before) for n in range(too_old)}, TOO_OLD)
     assert [one.value for one in getattr(StagedQueue(queue), verb)(slow)] == [str(n) for n in range(taken)]

@@ -12,13 +12,13 @@ import pytest
 
 from fdbqueue import CodecError, Queue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.raw import raw
-from tests.helpers.staging import has_requests, join_finishers, left_behind, register, value, wait_until
+from tests.helpers.staging import coordinating, has_requests, join_finishers, left_behind, register, value, wait_until
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_call_that_loses_the_race_registers_and_gets_the_next_item(
 def test_requests_keep_their_order_and_a_sleeping_one_gets_a_grant(
     db: Any, queue: Queue, staged: StagedQueue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
     assert value(staged.dequeue(db, timeout=20)) == "b"
@@ -299,7 +299,7 @@ def test_a_process_that_slept_too_long_loses_its_request_and_registers_again(
 def test_old_uncollected_grants_are_swept_by_new_requests(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     monkeypatch.setattr("fdbqueue.layers.staged.grants.os.urandom", lambda size: b"\x00" * size)
     granted = register(db, queue, clock)
     put(queue, db, "a", "b")
@@ -307,7 +307,7 @@ def test_old_uncollected_grants_are_swept_by_new_requests(
     assert granted in left_behind(queue, db)
     clock.now += GRANT_SECONDS + REQUEST_SECONDS + 1
     assert value(StagedQueue(leases).dequeue(db)) == "a"
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # whoever comes registers at once
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # whoever comes registers at once
     assert StagedQueue(leases).dequeue(db, timeout=0.2) is None
     assert left_behind(queue, db) == []
 

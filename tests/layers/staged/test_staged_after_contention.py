@@ -8,10 +8,10 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.staging import register, value
+from tests.helpers.staging import coordinating, register, value
 
 
 def met(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
@@ -95,7 +95,7 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     staged.ack(faulty, lease)
     [coordinator] = staged._state()._coordinators.of(faulty).values()
     coordinator._registrar.swept = True
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"
     assert not failing

@@ -16,7 +16,7 @@ from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
-from fdbqueue.layers.staged import RelaxedQueue, StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
 from fdbqueue.layers.staged._recent import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, read_grant
@@ -27,7 +27,7 @@ from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.reading import Reading
-from tests.helpers.staging import acting_at, left_behind, register, value, wait_until
+from tests.helpers.staging import acting_at, coordinating, left_behind, register, value, wait_until
 
 CLAIM = 1
 """The number of the commit with which one who registers at once takes its items."""
@@ -36,8 +36,8 @@ CLAIM = 1
 @pytest.fixture(autouse=True)
 def _registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let everybody register at once, and nobody be thought to be stuck."""
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)
 
 
 def values(queue: Queue, db: Any) -> list[Any]:
@@ -294,7 +294,7 @@ def test_a_request_in_front_that_is_stuck_is_given_what_falls_to_it_and_no_more(
     queue.enqueue_many(db, ["a", "b", "c", "d", "e"])
     staged, other = StagedQueue(leases), StagedQueue(leases)
     assert value(staged.dequeue(db)) == "c"
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.0)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.0)
     assert value(other.dequeue(db)) == "d"  # it sees that one for the first time
     assert leases.stats(db).leased == 0
     assert value(staged.dequeue(db)) == "e"
@@ -313,7 +313,7 @@ def test_all_in_front_that_are_stuck_are_served_together(
     staged, counting = StagedQueue(leases), FaultyDatabase(db, lambda: None)
     assert value(staged.dequeue(counting)) == "d"
     register(db, queue, clock)  # which has not stood there for long
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.0)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.0)
     assert value(staged.dequeue(counting)) == "f"
     assert counting.commits == 2 + 3
     assert [kept.value for kept in leases.browse(db, state="leased")] == list("aabccc")
@@ -324,7 +324,7 @@ def test_all_in_front_that_are_stuck_are_served_together(
 def test_an_expired_item_in_front_is_assigned_to_no_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     register(db, queue, clock)
     leases.enqueue(db, "short", ttl=1)
     queue.enqueue_many(db, ["a", "b"])
@@ -349,7 +349,7 @@ def test_a_request_far_from_the_head_waits_for_its_items(
     queue.enqueue_many(db, ["a", "b", "c"])
     staged = StagedQueue(leases)
     with monkeypatch.context() as patch:
-        patch.setattr(_head_coordinator, "REACH_ITEMS", 2)
+        coordinating(patch, REACH_ITEMS=2)
         assert staged.dequeue(db, timeout=0.01) is None
     assert value(staged.dequeue(db)) == "c"
 

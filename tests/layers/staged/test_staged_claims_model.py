@@ -18,11 +18,11 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import Request, Requests
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
-from tests.helpers.staging import left_behind
+from tests.helpers.staging import coordinating, left_behind
 
 pytestmark = pytest.mark.slow
 
@@ -138,11 +138,9 @@ class _Observed(FaultyTransaction):
 @given(seed=st.integers(0, 1 << 32), registers=st.booleans())
 def test_every_claim_takes_what_falls_to_its_request(db: Any, seed: int, registers: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            _head_coordinator, "TAKEOVER_SECONDS", 0.0
-        )  # who stands still inside another's commit is served by others
+        coordinating(patch, TAKEOVER_SECONDS=0.0)  # who stands still inside another's commit is served by others
         if registers:
-            patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+            coordinating(patch, AFTERMATH_SECONDS=float("inf"))
         world = World(db, Random(seed))
         world.enqueue()
         for _ in range(12):

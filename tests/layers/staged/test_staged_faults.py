@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.staging import left_behind, register, value, wait_until
+from tests.helpers.staging import coordinating, left_behind, register, value, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def company(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """Whether calls try to take directly, or register at once as if they had just met others."""
     company: str = request.param
     if company == "among others":
-        monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+        coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
     return company
 
 
@@ -76,7 +76,7 @@ def test_a_grant_is_given_and_collected_exactly_once_under_a_fault_at_any_commit
     at: int,
     verb: str,
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     waiting, helping = StagedQueue(leases), StagedQueue(leases)
     register(db, queue, clock)  # somebody in front, who sleeps
     with ThreadPoolExecutor(1) as pool:
@@ -164,7 +164,7 @@ def test_random_calls_under_random_faults_do_what_a_list_does(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if others:
-            patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+            coordinating(patch, AFTERMATH_SECONDS=float("inf"))
         machine = Machine(db, plan)
         for _ in range(data.draw(st.integers(1, 15))):
             view = data.draw(st.sampled_from(machine.views))

@@ -10,14 +10,14 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent
+from fdbqueue.layers.staged import StagedQueue, _recent
 from fdbqueue.layers.staged._recent import RecentLeases, RecentVersion
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from tests.helpers.calls import entering
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.reading import Reading
-from tests.helpers.staging import left_behind, register, value, wait_until
+from tests.helpers.staging import coordinating, left_behind, register, value, wait_until
 
 
 def take(staged: StagedQueue, db: Any, **terms: Any) -> Lease:
@@ -35,7 +35,7 @@ def granted_lease(
     duration: float,
 ) -> tuple[StagedQueue, Lease]:
     """Let one wait behind somebody who sleeps, and another come and serve both."""
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)
     db = counting.wrapped
     waiting = StagedQueue(leases)
     register(db, queue, clock)
@@ -58,7 +58,7 @@ def own_left_behind(queue: Queue, db: Any) -> list[bytes]:
 def test_a_new_call_serves_earlier_requests_in_its_own_transaction(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)  # nobody is thought to be stuck
     register(db, queue, clock, wanted=2)
     queue.enqueue_many(db, ["a", "b", "c"])
     counting = FaultyDatabase(db, lambda: None)
@@ -79,7 +79,7 @@ def test_a_new_call_serves_earlier_requests_even_if_no_item_is_left_for_it(
 def test_a_new_call_registers_behind_requests_that_it_does_not_see(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "REQUESTS_AT_ONCE", 2)
+    coordinating(monkeypatch, REQUESTS_AT_ONCE=2)
     for _ in range(3):
         register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b", "c", "d"])
@@ -286,9 +286,7 @@ def test_a_registration_with_an_unknown_outcome_is_repeated_at_a_version_of_its_
     staged = StagedQueue(leases)
     faulty = FaultyDatabase.failing_at(db, {1}, ("before", 1021))
     assert take(staged, faulty).value == "a"  # from now on it knows a version
-    monkeypatch.setattr(
-        _head_coordinator, "AFTERMATH_SECONDS", float("inf")
-    )  # and now it registers, which it never did
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # and now it registers, which it never did
     assert take(staged, faulty, timeout=20).value == "b"
 
 

@@ -14,14 +14,14 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, Wish
 from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Failed, Fault, FaultyDatabase, FaultyTransaction
 from tests.helpers.raw import raw
-from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
+from tests.helpers.staging import coordinating, has_requests, left_behind, register, value, wait_until
 
 
 class Interrupting(FaultyDatabase):
@@ -57,7 +57,7 @@ class _Unanswered(FaultyTransaction):
 def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     register(db, queue, clock)
     queue.enqueue_many(db, ["a", "b"])
     [sleeping] = left_behind(queue, db)
@@ -71,7 +71,7 @@ def test_a_request_that_is_withdrawn_while_it_is_granted_gets_nothing(
 def test_an_item_given_back_in_front_goes_to_the_first_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     queue.enqueue_many(db, ["a", "b", "c"])
     lease = leases.lease(db)
     assert lease is not None
@@ -84,8 +84,8 @@ def test_an_item_given_back_in_front_goes_to_the_first_request(
 def test_a_request_that_is_granted_before_its_registration_is_known_leaves_no_second_one(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers at once
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 0.01)
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers at once
+    coordinating(monkeypatch, TAKEOVER_SECONDS=0.01)
     queue.enqueue_many(db, ["a", "b"])
     helped: list[Any] = []
 
@@ -157,7 +157,7 @@ def test_a_registration_with_an_unknown_outcome_is_found(db: Any, queue: Queue) 
 def test_a_long_waiting_call_renews_its_request(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody is thought to be stuck
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)  # nobody is thought to be stuck
     requests = Requests(queue.layout)
     register(db, queue, clock, lives=1_000.0)
     counting = FaultyDatabase(db, lambda: None)
@@ -202,7 +202,7 @@ def test_timers_that_can_not_fire_block_no_take(db: Any, queue: Queue, leases: L
 def test_when_the_first_request_goes_the_next_one_watches(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)  # nobody looks by the clock
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)  # nobody looks by the clock
     first, second = StagedQueue(leases), StagedQueue(leases)
     counting = FaultyDatabase(db, lambda: None)
     with ThreadPoolExecutor(2) as pool:

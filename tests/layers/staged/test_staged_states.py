@@ -9,12 +9,12 @@ import pytest
 
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator
+from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged._head_state import NEXT, Event, HeadPlace, State
 from fdbqueue.layers.staged.requests import Request, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
-from tests.helpers.staging import register, value, wait_until
+from tests.helpers.staging import coordinating, register, value, wait_until
 
 OURS = Request(b"key", Wish(b"client", 1, 0))
 WITH_REQUEST = (State.claiming, State.waiting)
@@ -82,7 +82,7 @@ def test_large_items_are_never_claimed(
     staged = StagedQueue(leases)
     assert staged.lease(db) is not None
     register(db, queue, clock)
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))  # it registers at once
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers at once
     del events[:]
     assert staged.lease(db, timeout=0.01) is None  # the item is granted to the sleeping process in front
     assert Event.unassigned not in events

@@ -22,14 +22,14 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Consumer, Sessions, Subscriptions
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, _recent
+from fdbqueue.layers.staged import StagedQueue, _recent
 from fdbqueue.layers.staged.requests import TAKE_SECONDS, UNMARKED, Grant, Wish, stored_grant
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.sessions import lease_of
-from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
+from tests.helpers.staging import coordinating, has_requests, left_behind, register, value, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def granted(
     Args:
         again: whether its item was leased before.
     """
-    monkeypatch.setattr(_head_coordinator, "TAKEOVER_SECONDS", 1_000.0)
+    coordinating(monkeypatch, TAKEOVER_SECONDS=1_000.0)
     counting = FaultyDatabase(db, lambda: None)
     waiting = StagedQueue(leases)
     register(db, queue, clock, duration=30.0)

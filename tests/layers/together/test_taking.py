@@ -29,7 +29,7 @@ from fdbqueue.layers import (
 )
 from fdbqueue.layers.leases import LeaseHandle
 from fdbqueue.layers.leases.taking import Allotment
-from fdbqueue.layers.staged import RelaxedHead, _head_coordinator
+from fdbqueue.layers.staged import RelaxedHead
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.lowlevel import Notes, headers_of, rows
@@ -38,7 +38,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.copies import FRAME, frame, registered
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import smart_queue
-from tests.helpers.staging import register
+from tests.helpers.staging import coordinating, register
 from tests.helpers.subscribing import started
 
 OVER = {"over": True}
@@ -128,7 +128,7 @@ def staged_lease_many(db: Any, space: Subspace) -> list[Any]:
 def coordinated(db: Any, space: Subspace, verb: str) -> list[Any]:
     """Take by requests only, as processes do that met others lately."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+        coordinating(patch, AFTERMATH_SECONDS=float("inf"))
         staged = StagedQueue(plain(db, space))
         return until_none(lambda: getattr(staged, verb)(db))
 
@@ -439,7 +439,7 @@ def test_a_staged_lease_takes_large_items_together_as_far_as_they_fit(db: Any, s
 
 
 def test_assigned_members_of_a_group_end_it(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_head_coordinator, "AFTERMATH_SECONDS", float("inf"))
+    coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))
     leases = Leases(Queue(space, codec="str"))
     group = Groups(leases).open(db, "import")
     group.enqueue_many(db, ["a", "b"])
