@@ -196,13 +196,13 @@ class InFlight:
 
     def __init__(self, most: float) -> None:
         self._most = most
-        self._used = 0
+        self.used = 0
         self._held: dict[object, int] = {}
         self._waiters: list[asyncio.Future[None]] = []
 
     def has_room(self, size: int) -> bool:
         """Return whether so many bytes could be reserved now."""
-        return not self._held or self._used + size <= self._most
+        return not self._held or self.used + size <= self._most
 
     def held(self, holder: object) -> int:
         """Return how many bytes a connection has reserved."""
@@ -210,15 +210,15 @@ class InFlight:
 
     def take(self, holder: object, size: int) -> bool:
         """Reserve so many more bytes for a connection, if there are so many, or if it holds memory the longest."""
-        if self._used + size > self._most and next(iter(self._held), holder) is not holder:
+        if self.used + size > self._most and next(iter(self._held), holder) is not holder:
             return False
         self._held[holder] = self.held(holder) + size
-        self._used += size
+        self.used += size
         return True
 
     def give(self, holder: object) -> None:
         """Return all that a connection has reserved."""
-        self._used -= self._held.pop(holder, 0)
+        self.used -= self._held.pop(holder, 0)
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():

@@ -66,33 +66,33 @@ class Connection:
         rights: Rights = EVERYTHING,
         on_gone: Callable[[Connection], None] = lambda connection: None,
     ) -> None:
-        self._shared = shared
+        self.shared = shared
         self._limits = shared.limits
-        self._wire = wire
+        self.wire = wire
         self._rights = rights
         self._on_gone = on_gone
-        self._dialog = Dialog(line_bytes=shared.limits.line_bytes)
-        self._work = _Work()
-        self._line_seconds = self._seconds_left = shared.limits.line_seconds
+        self.dialog = Dialog(line_bytes=shared.limits.line_bytes)
+        self.work = _Work()
+        self.line_seconds = self.seconds_left = shared.limits.line_seconds
         self._task: asyncio.Task[None] | None = None
         self._serving = False
         self._ending = False
         self._closed = False
         self._taking = False
         # Until the client says something, a timer is enough. Many clients are idle.
-        self._silence = asyncio.get_running_loop().call_later(self._line_seconds, self._begin)
+        self._silence = asyncio.get_running_loop().call_later(self.line_seconds, self._begin)
         wire.on_input, wire.on_lost = self._begin, self._gone
 
     @property
     def under_way(self) -> bool:
         """Whether the client is in the middle of its work."""
-        return self._dialog.under_way or self._taking
+        return self.dialog.under_way or self._taking
 
     def hang_up(self, *, at_once: bool = False) -> None:
         """End the connection with Bye. `at_once`: do not even wait until its item is given back."""
         if self._closed:
             if at_once:
-                self._wire.abort()
+                self.wire.abort()
         elif at_once or not self._ending:
             self._ending = True
             if self._task is None:
@@ -102,10 +102,10 @@ class Connection:
 
     def _begin(self) -> None:
         """Serve the client from now on: it has said something, is gone, or was silent for too long."""
-        self._wire.on_input = None
+        self.wire.on_input = None
         self._silence.cancel()
         loop = asyncio.get_running_loop()
-        self._line_seconds = max(0.0, self._silence.when() - loop.time())
+        self.line_seconds = max(0.0, self._silence.when() - loop.time())
         self._task = loop.create_task(self._run())
 
     async def _run(self) -> None:
@@ -160,9 +160,9 @@ class Connection:
 
     async def _next(self) -> said.Event:
         """Return the next event; read until there is one."""
-        if not self._work.moved:
-            self._seconds_left, self._line_seconds = self._line_seconds, self._limits.line_seconds
-        while (event := self._dialog.next()) is None:
+        if not self.work.moved:
+            self.seconds_left, self.line_seconds = self.line_seconds, self._limits.line_seconds
+        while (event := self.dialog.next()) is None:
             await self._flush()
             await self._read()
         return event
@@ -170,50 +170,50 @@ class Connection:
     async def _read(self) -> None:
         loop = asyncio.get_running_loop()
         since = loop.time()
-        data = await self._wire.read(self._seconds_left)
-        self._seconds_left -= loop.time() - since
+        data = await self.wire.read(self.seconds_left)
+        self.seconds_left -= loop.time() - since
         self._feed(data)
 
     def _feed(self, data: bytes) -> None:
         if data:
-            self._dialog.feed(data)
+            self.dialog.feed(data)
         else:
-            self._dialog.end_of_input()
+            self.dialog.end_of_input()
 
     async def _flush(self) -> None:
         """Send the dialog's lines. A client that does not read them is too slow."""
-        if output := self._dialog.output():
-            await self._wire.write(output, self._limits.data_seconds)
+        if output := self.dialog.output():
+            await self.wire.write(output, self._limits.data_seconds)
 
     def _name(self, type: int, *, sends: bool) -> None:
         allowed = self._rights.allow(type, sends=sends)
         if not allowed:
             log.warning(
                 "%s was refused: %s may not %s agent type %d.",
-                peer_of(self._wire.transport),
-                " ".join(map(repr, names_of(self._wire.extra("ssl_object")))),
+                peer_of(self.wire.transport),
+                " ".join(map(repr, names_of(self.wire.extra("ssl_object")))),
                 "send to" if sends else "receive as",
                 type,
             )
-        queue = self._shared.queue_of(type) if allowed else None
+        queue = self.shared.queue_of(type) if allowed else None
         if queue is None:
-            self._dialog.refuse()
+            self.dialog.refuse()
         else:
-            self._work.queue = queue
-            self._dialog.accept()
+            self.work.queue = queue
+            self.dialog.accept()
 
     def _size(self, size: int) -> None:
-        if size > self._limits.max_size or not self._shared.in_flight.has_room(min(size, UPLOAD_BYTES)):
-            self._dialog.refuse()
+        if size > self._limits.max_size or not self.shared.in_flight.has_room(min(size, UPLOAD_BYTES)):
+            self.dialog.refuse()
         else:
-            self._work.upload = self._queue.upload(size)
-            self._dialog.accept()
+            self.work.upload = self._queue.upload(size)
+            self.dialog.accept()
 
     async def _take_part(self, data: bytes) -> None:
-        work = self._work
+        work = self.work
         if not work.moved:
-            self._seconds_left = self._limits.data_seconds
-        in_flight = self._shared.in_flight
+            self.seconds_left = self._limits.data_seconds
+        in_flight = self.shared.in_flight
         more = min(len(data), UPLOAD_BYTES - in_flight.held(self))
         if more and not in_flight.take(self, more):
             await self._wait_for_memory(more)
@@ -225,41 +225,41 @@ class Connection:
 
     async def _store(self) -> None:
         """Append the data to its queue. Fail! says that it is not in. Where that is not known, there is no answer."""
-        self._work.moved = 0
-        if self._work.upload is None:
+        self.work.moved = 0
+        if self.work.upload is None:
             raise RuntimeError("no upload")
         try:
-            await self._work.upload.commit()
+            await self.work.upload.commit()
             self._release()
         except (FdbQueueError, FDBError, OSError) as error:
             if isinstance(error, FDBError) and leaves_in_doubt(error):
                 raise
             log.warning("Data was not stored: %s", _told(error))
-            self._dialog.fail()
+            self.dialog.fail()
         else:
-            self._dialog.accept()
+            self.dialog.accept()
 
     async def _offer(self) -> None:
         self._taking = True
         try:
-            self._work.locked = await self._queue.take.aio()
+            self.work.locked = await self._queue.take.aio()
         finally:
             self._taking = False
-        if self._work.locked is None:
+        if self.work.locked is None:
             await self._wait_while_it_stays()
-        locked, in_flight = self._work.locked, self._shared.in_flight
+        locked, in_flight = self.work.locked, self.shared.in_flight
         if locked is None or not in_flight.has_room(min(locked.size, DOWNLOAD_BYTES)):
-            self._dialog.refuse()
+            self.dialog.refuse()
             return
         if locked.in_memory:
             in_flight.take(self, locked.size)
-        self._dialog.offer(locked.size, locked.id)
+        self.dialog.offer(locked.size, locked.id)
 
     async def _wait_while_it_stays(self) -> None:
         """Wait for data while the client stays. It may leave meanwhile, or send ahead."""
         await self._flush()
-        wire, dialog = self._wire, self._dialog
-        task = asyncio.ensure_future(self._queue.wait.aio(self._shared.wait))
+        wire, dialog = self.wire, self.dialog
+        task = asyncio.ensure_future(self._queue.wait.aio(self.shared.wait))
         try:
             while not task.done():
                 if wire.at_eof:
@@ -278,42 +278,42 @@ class Connection:
             task.cancel()
             await asyncio.wait({task})
             if not task.cancelled():
-                self._work.locked = task.result()
+                self.work.locked = task.result()
 
     async def _send_data(self) -> None:
         need = min(self._locked.size, DOWNLOAD_BYTES)
-        if not self._locked.in_memory and not self._shared.in_flight.take(self, need):
+        if not self._locked.in_memory and not self.shared.in_flight.take(self, need):
             await self._wait_for_memory(need)
         async for data in self._queue.data(self._locked):
-            self._dialog.send_data(data)
-            if self._dialog.unsent >= PIECE_BYTES:  # small data goes with the lines around it
+            self.dialog.send_data(data)
+            if self.dialog.unsent >= PIECE_BYTES:  # small data goes with the lines around it
                 await self._flush()
-            self._work.locked = await self._queue.extended(self._locked, least=0.5)
+            self.work.locked = await self._queue.extended(self._locked, least=0.5)
         self._release()
 
     async def _lock(self) -> None:
         # Until the client is told that the data is locked, the data is given back if anything fails.
         await self._queue.extended(self._locked)
-        self._work.locked = None
-        self._dialog.accept()
+        self.work.locked = None
+        self.dialog.accept()
 
     async def _confirm(self, id: int) -> None:
         if await self._queue.confirm.aio(id):
-            self._dialog.accept()
+            self.dialog.accept()
         else:
-            self._dialog.refuse()
+            self.dialog.refuse()
 
     @property
     def _queue(self) -> AgentQueue:
-        if self._work.queue is None:
+        if self.work.queue is None:
             raise RuntimeError("no queue")
-        return self._work.queue
+        return self.work.queue
 
     @property
     def _locked(self) -> Locked:
-        if self._work.locked is None:
+        if self.work.locked is None:
             raise RuntimeError("no lock")
-        return self._work.locked
+        return self.work.locked
 
     async def _wait_for_memory(self, size: int) -> None:
         """Wait until other connections have returned memory. A lock is extended meanwhile.
@@ -321,20 +321,20 @@ class Connection:
         Raises:
             TimeoutError: they have not in the time in which data must move. LeaseLost: the lease is over.
         """
-        in_flight = self._shared.in_flight
+        in_flight = self.shared.in_flight
         async with asyncio.timeout(self._limits.data_seconds):
             while not in_flight.take(self, size):
                 await asyncio.wait({in_flight.freed()}, timeout=self._queue.seconds / 4)
-                if self._work.locked is not None:
-                    self._work.locked = await self._queue.extended(self._locked, least=0.5)
+                if self.work.locked is not None:
+                    self.work.locked = await self._queue.extended(self._locked, least=0.5)
 
     def _release(self) -> None:
-        self._shared.in_flight.give(self)
+        self.shared.in_flight.give(self)
 
     async def _put_in_order(self) -> None:
         """Give back a lease whose data did not arrive, and remove data that did not become an item."""
         self._release()
-        work, self._work = self._work, _Work()
+        work, self.work = self.work, _Work()
         try:
             if work.upload is not None:
                 await work.upload.abort()
@@ -347,12 +347,12 @@ class Connection:
 
     def _close(self) -> None:
         self._closed = True
-        self._dialog.leave()
-        self._wire.finish(self._dialog.output())
+        self.dialog.leave()
+        self.wire.finish(self.dialog.output())
         self._gone()
 
     def _gone(self) -> None:
-        if self._closed and self._wire.lost:
+        if self._closed and self.wire.lost:
             self._on_gone(self)
 
 

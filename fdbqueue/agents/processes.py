@@ -150,7 +150,7 @@ class ProcessGuard:
     """A process that kills the commands' process groups when this process ends, however it ends."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | None = None
         self._live: list[int] = []
 
     def add(self, pid: int) -> None:
@@ -164,7 +164,7 @@ class ProcessGuard:
 
     def close(self) -> None:
         """End the guard, which kills the commands that still run."""
-        process, self._process = self._process, None
+        process, self.process = self.process, None
         if process is None or process.stdin is None:
             return
         with contextlib.suppress(OSError):
@@ -176,15 +176,15 @@ class ProcessGuard:
             process.wait()
 
     def _say(self, line: str) -> None:
-        if self._process is not None and self._process.poll() is None and self._process.stdin is not None:
+        if self.process is not None and self.process.poll() is None and self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
-                os.write(self._process.stdin.fileno(), line.encode())
+                os.write(self.process.stdin.fileno(), line.encode())
                 return
         # There is none yet, or it was killed.
         self.close()
-        self._process = subprocess.Popen(["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
-        if self._process.stdin is not None:
-            os.write(self._process.stdin.fileno(), "".join(f"add {pid}\n" for pid in self._live).encode())
+        self.process = subprocess.Popen(["/bin/sh", "-c", _GUARD], stdin=subprocess.PIPE, start_new_session=True)
+        if self.process.stdin is not None:
+            os.write(self.process.stdin.fileno(), "".join(f"add {pid}\n" for pid in self._live).encode())
 
 
 async def ends_within(process: Process, seconds: float) -> bool:

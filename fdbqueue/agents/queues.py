@@ -281,10 +281,10 @@ class AgentQueue:
                 f" {self._leases.queue!r}. Agents then get the encoded values."
             )
         self._blobs: Blobs[bytes] = Blobs(target)
-        self._locks = Locks(self._leases)
+        self.locks = Locks(self._leases)
         self.seconds = lock
         """For how many seconds received data is locked."""
-        self._waiting = 0
+        self.waiting = 0
         self._is_plain = isinstance(target, Queue | Leases) and self._leases.queue.order is None
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
         self._confirms: TransactionBatcher[int, bool] = TransactionBatcher(self._confirm_all, weight=BATCH_ITEMS)
@@ -302,22 +302,22 @@ class AgentQueue:
         None also if other clients of this process wait: they are first. It must not be cancelled: the item would be
         leased until its lock is over.
         """
-        if self._waiting:
+        if self.waiting:
             return None
         return await self._takes.request(self._db, None)
 
     @verb
     async def wait(self, seconds: float) -> Locked | None:
         """Wait for an item, and lease it as `take` does. If this is cancelled, no item is taken."""
-        self._waiting += 1
+        self.waiting += 1
         try:
             lease = await self._staged.lease.steps(self._db, duration=self.seconds, timeout=seconds)
         finally:
-            self._waiting -= 1
+            self.waiting -= 1
         if lease is None:
             return None
         try:
-            [id] = await self._leases.queue.transact(self._db, lambda tr: self._locks.lock(tr, [lease]))
+            [id] = await self._leases.queue.transact(self._db, lambda tr: self.locks.lock(tr, [lease]))
         except GeneratorExit:  # nothing can be waited for any more: the item comes back when its lease is over
             raise
         except BaseException:
@@ -357,7 +357,7 @@ class AgentQueue:
         Raises:
             LeaseLost: the lease is over.
         """
-        await self._locks.give_back.aio(self._db, locked.id, locked.lease)
+        await self.locks.give_back.aio(self._db, locked.id, locked.lease)
 
     @verb
     async def confirm(self, id: int) -> bool:
@@ -369,14 +369,14 @@ class AgentQueue:
 
         async def body(tr: Transaction) -> tuple[list[Locked], bool]:
             leases = await self._leases.lease_many.steps(tr, limit=len(wanted), duration=self.seconds)
-            ids = await self._locks.lock(tr, leases)
+            ids = await self.locks.lock(tr, leases)
             return [Locked(id, lease) for id, lease in zip(ids, leases, strict=True)], bool(ids)
 
         locked: list[Locked] = await commit_if_written(self._leases.queue, db, body)
         return [*locked, *[None] * (len(wanted) - len(locked))]
 
     def _confirm_all(self, db: Database, ids: list[int]) -> Steps[list[bool]]:
-        return self._locks.confirm_many.steps(db, ids)
+        return self.locks.confirm_many.steps(db, ids)
 
 
 class _SmallUpload:

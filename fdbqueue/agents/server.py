@@ -222,10 +222,10 @@ class AgentServer:
         self._listen, self._tls, self._access = listen, tls, access
         self._everybody, self._reuse_port = everybody, reuse_port
         limits = Limits() if limits is None else limits
-        self._shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
+        self.shared = ServerState(self.queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
-        self._connections: set[Connection] = set()
-        self._handshakes: set[TlsLayer] = set()
+        self.served: set[Connection] = set()
+        self.handshakes: set[TlsLayer] = set()
         self._emptied: asyncio.Future[None] | None = None
         self._server: asyncio.Server | None = None
 
@@ -252,7 +252,7 @@ class AgentServer:
     @property
     def connections(self) -> int:
         """How many clients are connected."""
-        return len(self._connections)
+        return len(self.served)
 
     async def start(self) -> None:
         """Begin to listen.
@@ -270,8 +270,8 @@ class AgentServer:
             tls=self._tls,
             everybody=self._everybody,
             reuse_port=self._reuse_port,
-            handshake_seconds=self._shared.limits.line_seconds,
-            handshakes=self._handshakes,
+            handshake_seconds=self.shared.limits.line_seconds,
+            handshakes=self.handshakes,
         )
 
     async def stop(self, *, grace: float = 10.0) -> None:
@@ -289,34 +289,34 @@ class AgentServer:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(str(parse(self._listen)))
         server.close()
-        for handshake in list(self._handshakes):
+        for handshake in list(self.handshakes):
             handshake.abort()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace
-        while self._connections:
+        while self.served:
             left = deadline - loop.time()
-            for connection in list(self._connections):
+            for connection in list(self.served):
                 if left <= 0 or not connection.under_way:
                     connection.hang_up(at_once=left <= -INSISTS_AFTER_SECONDS)
-            if self._connections:
+            if self.served:
                 self._emptied = loop.create_future()
                 await asyncio.wait({self._emptied}, timeout=0.1)
 
     def _connected(self, wire: Wire) -> None:
-        if len(self._connections) >= self._shared.limits.connections or self._server is None:
+        if len(self.served) >= self.shared.limits.connections or self._server is None:
             wire.refuse(words.BYE + b"\n")
             return
         rights = EVERYTHING
         if self._access is not None:
             rights = self._access.of(names_of(wire.extra("ssl_object")))
-        self._connections.add(Connection(self._shared, wire, rights, self._gone))
+        self.served.add(Connection(self.shared, wire, rights, self._gone))
 
     def _gone(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if not self._connections and self._emptied is not None and not self._emptied.done():
+        self.served.discard(connection)
+        if not self.served and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def _queue_of(self, type: int) -> AgentQueue | None:
+    def queue_of(self, type: int) -> AgentQueue | None:
         known = self._at_hand.get(type)
         if known is not None:
             self._at_hand.move_to_end(type)

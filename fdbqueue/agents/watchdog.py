@@ -197,7 +197,7 @@ class AgentWatchdog:
             )
         self.leases: Leases = own if isinstance(own, Leases) else own.leases
         self._blobs = Blobs(self.leases)
-        self._guard = ProcessGuard()
+        self.guard = ProcessGuard()
         self._failures = 0
         self._db: Any = None
 
@@ -226,13 +226,13 @@ class AgentWatchdog:
 
     async def _run(self, db: Database, run: Callable[[Database], Steps[Any]]) -> AgentReport:
         only_database(db, "An AgentWatchdog", "In a transaction use Leases.lease(tr).")
-        if not self._can_start():
+        if not self.can_start():
             raise ValueError(f"There is no command {self.command[0]!r} that could be started.")
         self._db = db
         try:
             await run(db)
         finally:
-            self._guard.close()
+            self.guard.close()
         return self.report
 
     async def _handle(self, lease: Lease) -> object:
@@ -283,7 +283,7 @@ class AgentWatchdog:
         began = time.monotonic()
         end = StandardError(errors)
         try:
-            self._guard.add(process.pid)
+            self.guard.add(process.pid)
             # The shell waits for this line: the guard knows the process before the command begins.
             os.write(gate.write_end, b"go\n")
             self._tell("started", lease, lease.error, pid=process.pid)
@@ -296,7 +296,7 @@ class AgentWatchdog:
             if process.returncode != 0:
                 signal_group(process.pid, signal.SIGKILL)
             await process.wait()
-            self._guard.remove(process.pid)
+            self.guard.remove(process.pid)
             tail = end.text()
         seconds = time.monotonic() - began
         if not in_time:
@@ -308,7 +308,7 @@ class AgentWatchdog:
 
     async def _settle(self, lease: Lease, outcome: _CommandEnd) -> None:
         """Ack the item, or give it back."""
-        if outcome.what == "failed" and outcome.code in NOT_STARTED and not self._can_start():
+        if outcome.what == "failed" and outcome.code in NOT_STARTED and not self.can_start():
             await self._put_off(lease, f"The command {self.command[0]!r} is gone.{outcome.why}")
             return
         terms: dict[str, Any] = {"pid": outcome.pid, "seconds": outcome.seconds}
@@ -333,7 +333,7 @@ class AgentWatchdog:
         self._failures += 1
         self._tell("returned", lease, why)
 
-    def _can_start(self) -> bool:
+    def can_start(self) -> bool:
         return shutil.which(self.command[0]) is not None
 
     def _tell(self, what: What, lease: Lease, why: str = "", **terms: Any) -> None:

@@ -224,7 +224,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         super().__init__()
         self._wire = wire
         self._seconds = seconds
-        self._handshakes = handshakes
+        self.handshakes = handshakes
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._established = False
@@ -241,7 +241,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._raw = cast(asyncio.Transport, transport)
-        self._handshakes.add(self)
+        self.handshakes.add(self)
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
@@ -275,7 +275,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         self._timer.cancel()
-        self._handshakes.discard(self)
+        self.handshakes.discard(self)
         if self._established:
             self._wire.connection_lost(error or self._error)
 
@@ -342,7 +342,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
         else:
             self._flush()
             self._timer.cancel()
-            self._handshakes.discard(self)
+            self.handshakes.discard(self)
             self._established = True
             self._wire.connection_made(self)
 

@@ -365,7 +365,7 @@ def enqueue_records(
         BadValue: a record can't be enqueued; nothing of its batch was.
     """
     way = way or Way(leases.enqueue.steps)
-    for batch in _batches(records):
+    for batch in batches_of(records):
         try:
             entered = run(leases.queue.transact(db, partial(_append, leases=leases, batch=batch, terms=terms, way=way)))
         except KeyboardInterrupt as stop:
@@ -400,7 +400,7 @@ def _check_rank(record: ItemToEnqueue, here: int | None) -> None:
     raise ValueError(f"The record has the rank {record.rank}, and {told}. Or take the rank out: jq -c 'del(.rank)'.")
 
 
-def _batches(records: Iterable[ItemToEnqueue]) -> Iterator[list[ItemToEnqueue]]:
+def batches_of(records: Iterable[ItemToEnqueue]) -> Iterator[list[ItemToEnqueue]]:
     batch: list[ItemToEnqueue] = []
     size = 0
     for one in records:

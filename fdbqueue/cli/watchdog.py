@@ -73,7 +73,7 @@ def watchdog(
         with OnSignals(stop), ThreadPoolExecutor(len(dogs)) as threads:
             # Said only now: a program that reads it may send the signal at once.
             tell(f"Looking after {queue}, at least every {interval:g} s. Ctrl-C ends it.")
-            for ended in as_completed([threads.submit(_run, dog, db) for dog in dogs]):
+            for ended in as_completed([threads.submit(run_one, dog, db) for dog in dogs]):
                 stop()  # if one of them fails, both end
                 ended.result()
     tell(_done(dogs))
@@ -84,7 +84,7 @@ def _done(dogs: Iterable[Watchdog]) -> str:
     return f"Leases that had expired: {leases:,}. Delays that were over: {delays:,}. Expired items: {expired:,}."
 
 
-def _run(dog: Watchdog, db: Database) -> None:
+def run_one(dog: Watchdog, db: Database) -> None:
     """Run the watchdog until it is stopped, even while the database does not answer."""
     while True:
         try:

@@ -236,7 +236,7 @@ def worker(
         end_if(code, code)
         return
     working = Worker(found(app), **terms)
-    _log(as_json=as_json)
+    set_up_log(as_json=as_json)
     threading.Thread(target=_end_with_parent, name="fdbqueue-parent", daemon=True).start()
     with system_errors(), opened(url, create=True) as db:
         db.options.set_transaction_timeout(0)  # a worker waits for a database that does not answer
@@ -389,7 +389,7 @@ class _ToOutput(logging.StreamHandler[TextIO]):
             self.handleError(logging.makeLogRecord({"msg": "lines that a worker prints"}))
 
 
-def _log(*, as_json: bool) -> None:
+def set_up_log(*, as_json: bool) -> None:
     handler = _ToOutput(sys.stdout)
     handler.setFormatter(_Lines(as_json=as_json))
     log = logging.getLogger("fdbqueue")

@@ -131,7 +131,7 @@ LOOK_SECONDS = 5.0
 sooner."""
 AGAIN_SECONDS = 0.5
 
-_waiting: set[Callable[[], None]] = set()
+waiting: set[Callable[[], None]] = set()
 _closed_at = -LOOK_SECONDS
 
 
@@ -142,7 +142,7 @@ def wake_at_close(wake: Callable[[], None], seconds: float | None) -> float | No
         wake: ends the wait, from any thread.
         seconds: how long it wants to wait; None: no limit.
     """
-    _waiting.add(wake)
+    waiting.add(wake)
     if time.monotonic() - _closed_at > LOOK_SECONDS:
         return seconds
     # It may have looked before a close, and its database may be the closed one.
@@ -151,12 +151,12 @@ def wake_at_close(wake: Callable[[], None], seconds: float | None) -> float | No
 
 def end_wait(wake: Callable[[], None]) -> None:
     """Forget a call that has ended its wait."""
-    _waiting.discard(wake)
+    waiting.discard(wake)
 
 
 def wake_all() -> None:
     """Wake all calls that wait. A database that was closed calls this."""
     global _closed_at
     _closed_at = time.monotonic()
-    for wake in list(_waiting):
+    for wake in list(waiting):
         wake()

@@ -241,7 +241,7 @@ def _load_binding() -> Any:
     if _binding_pid == os.getpid():
         return _binding
     if _binding is None and not _network_runs():
-        binding = _import_binding()
+        binding = import_binding()
     elif _binding is None:
         binding = sys.modules["fdb"]
     else:
@@ -273,7 +273,7 @@ def _network_runs() -> bool:
     return thread is not None and thread.is_alive()
 
 
-def _import_binding() -> Any:
+def import_binding() -> Any:
     import fdb
 
     if fdb.is_api_version_selected():

@@ -95,7 +95,7 @@ async def _told_by_keys(
 ) -> dict[bytes, Notes]:
     told: dict[bytes, dict[str, Any]] = {packed: {} for packed in addresses}
     completions = [(packed, tr.snapshot.get(home.completions.key(at))) for packed, at in addresses.items()]
-    scanned = started(_scanned(tr, layout, set(addresses)))
+    scanned = started(scanned_notes(tr, layout, set(addresses)))
     for packed, read in completions:
         value = await value_of(read)
         if value.present():
@@ -129,7 +129,7 @@ def _of_record(home: Layout, key: bytes, stored: bytes) -> dict[str, Any]:
     return {"keep_s": KEEP_S, "ttl_at_us": record.until_us} if record.how == PENDING else {}
 
 
-async def _scanned(
+async def scanned_notes(
     tr: Transaction, layout: Layout, wanted: set[bytes]
 ) -> tuple[dict[bytes, list[bytes]], dict[bytes, dict[str, Any]]]:
     """Return the parts of the dependent keys of items, and what their timers say, by packed position."""

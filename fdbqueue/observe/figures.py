@@ -52,7 +52,7 @@ class Ages:
     """
 
     def __init__(self) -> None:
-        self._points: dict[bytes, deque[tuple[float, int]]] = {}
+        self.points: dict[bytes, deque[tuple[float, int]]] = {}
         self._seen: set[bytes] = set()
 
     def seen(self, layout: Layout, first: Sequence[KeyValue], last: Sequence[KeyValue], now: float) -> float | None:
@@ -65,7 +65,7 @@ class Ages:
             return None
         low, high = ends[0], ends[1]
         self._seen.add(layout.prefix)
-        points = self._points.setdefault(layout.prefix, deque())
+        points = self.points.setdefault(layout.prefix, deque())
         if points and high < points[-1][1]:
             points.clear()  # the queue was cleared
         while points and points[0][1] < low:
@@ -79,8 +79,8 @@ class Ages:
 
     def forget_unseen(self) -> None:
         """Forget queues of which no item was seen since the last call."""
-        for prefix in self._points.keys() - self._seen:
-            del self._points[prefix]
+        for prefix in self.points.keys() - self._seen:
+            del self.points[prefix]
         self._seen.clear()
 
 

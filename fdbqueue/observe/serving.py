@@ -60,7 +60,7 @@ class Figures(Collector):
         self._wanted = wanted
         self._consumers = consumers
         self._limit = limit
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._ages = Ages()
 
     def collect(self) -> Iterator[Metric]:
@@ -90,7 +90,7 @@ class Figures(Collector):
             FDBError, FdbQueueError, TimeoutError: the database can't be read, or not in time. Without a limit scrapes
                 would pile up at a cluster that is down or locked.
         """
-        if not self._lock.acquire(timeout=TIMEOUT_SECONDS):
+        if not self.lock.acquire(timeout=TIMEOUT_SECONDS):
             raise TimeoutError("An earlier scrape waits for the database.")
         try:
             timeout_ms = int(TIMEOUT_SECONDS * 1_000)
@@ -99,7 +99,7 @@ class Figures(Collector):
             reading = read_these(self._db, some, grace=GRACE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
             return list(reading), len(chosen) - len(some)
         finally:
-            self._lock.release()
+            self.lock.release()
 
 
 def scraped(collector: Collector) -> bytes:
@@ -242,7 +242,7 @@ class MetricsServer:
         self._limit = limit
         self._host, self._port = _parsed(listen)
         self._wanted = Wanted(include, exclude)
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._server = contextlib.ExitStack()
         self._bound: int | None = None
         self._users: list[Consumer | None] = []
@@ -278,14 +278,14 @@ class MetricsServer:
         only_database(db, "MetricsServer.serving", "Give what fdbqueue.open returned.")
         if not isinstance(consumer, Consumer | None):
             raise TypeError(f"consumer is a Consumer of this process, or None, not {consumer!r}.")
-        with self._lock:
+        with self.lock:
             if self._bound is None:
                 self._bound = self._server.enter_context(self._started(db))
             self._users.append(consumer)
         try:
             yield self
         finally:
-            with self._lock:
+            with self.lock:
                 self._users.remove(consumer)
                 ended = contextlib.ExitStack()
                 if not self._users:
@@ -303,7 +303,7 @@ class MetricsServer:
         return serving(asgi(make_wsgi_app(registry)), self._host, self._port, name="fdbqueue-metrics")
 
     def _consumers(self) -> list[Consumer]:
-        with self._lock:
+        with self.lock:
             return [one for one in self._users if one is not None]
 
 

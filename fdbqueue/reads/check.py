@@ -89,7 +89,7 @@ class NoOrderCheck(OrderCheck):
 
 SPAN_S = 1.0
 """How long one transaction watches before the next one does. It lives for five seconds."""
-_CHECKS = b"\xfdfdbqueue/check/"
+CHECKS = b"\xfdfdbqueue/check/"
 
 
 class WatchedRange:
@@ -129,7 +129,7 @@ class WatchedRange:
         tr = self._db.create_transaction()
         wait_in_thread(tr.get_read_version())
         tr.add_read_conflict_range(*self._range)
-        tr.add_write_conflict_key(_CHECKS + os.urandom(8))
+        tr.add_write_conflict_key(CHECKS + os.urandom(8))
         return tr
 
     def _hand_over(self) -> None:

@@ -159,10 +159,10 @@ def enqueue_dataframe(
     given["url"] = options.url
     given["partitions"] = str(_partitions(options, before))
     options = parse(LOAD, {name: value for name, value in given.items() if value is not None})
-    order = _order(df, options, session_order)
+    order = order_of(df, options, session_order)
     dropped = _not_stored(options, order)
     header = header_of(options, df.drop(*dropped).schema)
-    writer = _repartitioned(df, header, order).drop(*dropped).write.format(NAME).mode("append")
+    writer = repartitioned(df, header, order).drop(*dropped).write.format(NAME).mode("append")
     with own_errors():
         writer.options(**{name: value for name, value in given.items() if value is not None}).save()
     with fdbqueue.open(options.url) as db:
@@ -178,7 +178,7 @@ def _partitions(options: Options, before: JobRecord | None) -> int:
     return (before.header.partitions if before else None) or DEFAULT_PARTITIONS
 
 
-def _order(df: DataFrame, options: Options, given: str | Sequence[str] | None) -> list[str]:
+def order_of(df: DataFrame, options: Options, given: str | Sequence[str] | None) -> list[str]:
     if not isinstance(given, str | list | tuple | None):
         raise TypeError(f"session_order is a column's name or a list of names, not {given!r}.")
     order = [given] if isinstance(given, str) else list(given or ())
@@ -198,7 +198,7 @@ def _not_stored(options: Options, order: list[str]) -> list[str]:
     return [name for name in order if name != options.value_column and name not in options.other_columns]
 
 
-def _repartitioned(df: DataFrame, header: JobHeader, order: Sequence[str] = ()) -> DataFrame:
+def repartitioned(df: DataFrame, header: JobHeader, order: Sequence[str] = ()) -> DataFrame:
     kinds = {field.name: field.dataType for field in df.schema.fields}
     names = [name for name, _ in header.columns]
     if header.session_column is not None:

@@ -323,7 +323,7 @@ def _move(db: Database, keys: SinkKeys, appender: Appender, record: SinkRecord) 
     if new is None:
         return
     for at in range(record.moved, len(parts)):
-        body = partial(_move_one, keys=keys, appender=appender, record=record, at=at, part=parts[at], new=new[at])
+        body = partial(move_one_batch, keys=keys, appender=appender, record=record, at=at, part=parts[at], new=new[at])
         if run(attempts(db, body)):
             return
     run(attempts(db, partial(_finish, keys=keys, record=record)))
@@ -382,7 +382,7 @@ async def _stored(tr: Transaction, keys: SinkKeys, record: SinkRecord, part: tup
     return unpack(b"".join(row.value for row in found))
 
 
-async def _move_one(
+async def move_one_batch(
     tr: Transaction,
     keys: SinkKeys,
     appender: Appender,

@@ -259,7 +259,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> PartitionWritten:
         """Write one partition. Spark may call it again for the same partition, and twice at the same time."""
-        partition = _partition()
+        partition = partition_here()
         columns = RowColumns(self._options, self._columns)
         committed = self._begun is not None and self._begun.committed
         expected = self._header.partitions
@@ -310,7 +310,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         return JobKeys(self._options.layout(), self._options.job_id or "")
 
 
-def _partition() -> int:
+def partition_here() -> int:
     context = TaskContext.get()
     if context is None:
         raise RuntimeError("write() is called by Spark, in a task.")

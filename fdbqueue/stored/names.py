@@ -40,7 +40,7 @@ UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 """The categories of characters that are not shown as they are."""
 FORMS = "[{"
 """How a text begins that may not be the name itself."""
-_OBJECT = re.compile(r'\{\s*"(text|base64|prefix)"\s*:')
+OBJECT = re.compile(r'\{\s*"(text|base64|prefix)"\s*:')
 """How a text begins that is an object; any other text that begins with a brace is a name itself."""
 
 
@@ -201,7 +201,7 @@ def _is_plain(name: object) -> bool:
         isinstance(name, str)
         and bool(name)
         and name[0] != "["
-        and _OBJECT.match(name) is None
+        and OBJECT.match(name) is None
         and (name.isprintable() or not any(unicodedata.category(char) in UNSEEN for char in name))
     )
 
@@ -218,7 +218,7 @@ def _read(text: str, what: str) -> Any:
     if not text:
         raise ValueError(f"The {what}'s name is empty.")
     try:
-        name = _value(_loaded(text)) if text[0] == "[" or _OBJECT.match(text) else text
+        name = _value(_loaded(text)) if text[0] == "[" or OBJECT.match(text) else text
         if not isinstance(name, Subspace):
             fdb_tuple.pack((name,))
     except (UnicodeEncodeError, *NOT_A_TUPLE) as error:

@@ -130,7 +130,7 @@ def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
     for db in source, target:
         only_database(db, "copy_queue", "A copy is many transactions, in two databases.")
     check_is_queue(queue, "copy_queue")
-    copy = _Copy(source, target, queue)
+    copy = Copy(source, target, queue)
     copy.begin()
     moved = copy.unfinished()
     for state in MOVED:
@@ -181,7 +181,7 @@ def release_copy(source: Database, queue: Queue, *, target: Database | None = No
     for db in (source,) if target is None else (source, target):
         only_database(db, "release_copy", "It is a transaction in each of two databases.")
     check_is_queue(queue, "release_copy")
-    return _Copy(source, source if target is None else target, queue).release(at_target=target is not None)
+    return Copy(source, source if target is None else target, queue).release(at_target=target is not None)
 
 
 def digest_of(db: Database, layout: Layout) -> Digest:
@@ -200,7 +200,7 @@ def _digest(item: Stored) -> int:
     return int.from_bytes(blake2b(whole, digest_size=DIGEST_BYTES).digest())
 
 
-class _Copy:
+class Copy:
     """A copy under way."""
 
     def __init__(self, source: Database, target: Database, queue: Queue) -> None:
@@ -430,17 +430,17 @@ class _Copy:
 
     def write(self, number: int) -> None:
         """Write a batch at the target, unless it is there."""
-        items = run(attempts(self._source, partial(self._read, number=number)))
-        run(self._queue.transact(self._target, partial(self._write, number=number, items=items)))
+        items = run(attempts(self._source, partial(self.read_batch, number=number)))
+        run(self._queue.transact(self._target, partial(self.write_batch, number=number, items=items)))
 
-    async def _read(self, tr: Transaction, *, number: int) -> list[Stored]:
+    async def read_batch(self, tr: Transaction, *, number: int) -> list[Stored]:
         place = self._keys.items(number)
         if not await self._is_ours(tr):
             return []
         found = await rows(tr, place.begin, place.end)
         return [*await page_of(tr, self._layout, place, found, "")]
 
-    async def _write(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> None:
+    async def write_batch(self, tr: Transaction, *, number: int, items: Sequence[Stored]) -> None:
         layout = self._layout
         arrived = await self._arrived(tr)
         if arrived is not None and arrived.ended:

@@ -257,7 +257,7 @@ def import_items(
         _refuse_marks(source)
     run(attempts(db, partial(refuse_layers, layout=queue.layout, what="an import")))
     name = f"{digest.hex} {digest.items}"
-    progress = run(attempts(db, partial(_progress, layout=queue.layout, name=name))) or Progress()
+    progress = run(attempts(db, partial(progress_of, layout=queue.layout, name=name))) or Progress()
     at = enqueued = 0
     for batch in _batches(source.records()):
         if progress.done < at + len(batch):
@@ -274,7 +274,7 @@ def progress_key(layout: Layout, name: str) -> bytes:
     return key
 
 
-async def _progress(tr: Transaction, *, layout: Layout, name: str) -> Progress | None:
+async def progress_of(tr: Transaction, *, layout: Layout, name: str) -> Progress | None:
     value = await value_of(tr.get(progress_key(layout, name)))
     if not value.present():
         return None
@@ -290,7 +290,7 @@ async def _write(
     """Write the items of a batch that are not in yet. Return how far the import is, and how many were written."""
     layout = queue.layout
     # A plain read: of two imports of one file that write the same items, one fails and sees that they are in.
-    progress = await _progress(tr, layout=layout, name=name)
+    progress = await progress_of(tr, layout=layout, name=name)
     if progress is None:
         if at:
             raise TransferError(

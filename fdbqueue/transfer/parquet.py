@@ -156,18 +156,18 @@ MAX_GROUPS = 100_000
 _HEADER, _FOOTER = b"fdbqueue header", b"fdbqueue footer"
 _TIMES = ("enqueued_at_us", "visible_at_us", "ttl_at_us", "died_at_us")
 _FIELDS = tuple(field.name for field in msgspec.structs.fields(FileRecord))
-_COLUMNS = ["value" if name == "payload" else name for name in _FIELDS]
+COLUMNS = ["value" if name == "payload" else name for name in _FIELDS]
 
 
 def write(file: BinaryIO, header: FileHeader, records: Iterable[FileRecord]) -> Footer:
     """Write records into an open file, a row group at a time."""
     pa, pq = _libraries("an export")
-    schema = _schema(pa).with_metadata({_HEADER: msgspec.json.encode(header)})
+    schema = schema_of(pa).with_metadata({_HEADER: msgspec.json.encode(header)})
     digest = Digest()
     with pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for group in _groups(records, digest):
             columns: dict[str, list[Any]] = {
-                column: [getattr(one, name) for one in group] for column, name in zip(_COLUMNS, _FIELDS, strict=True)
+                column: [getattr(one, name) for one in group] for column, name in zip(COLUMNS, _FIELDS, strict=True)
             }
             writer.write_table(pa.table(columns, schema=schema))
         footer = Footer(digest.items, digest.hex)
@@ -188,7 +188,7 @@ def ends(path: Path) -> tuple[FileHeader, Footer]:
             metadata = file.metadata.metadata or {}
             header = decode_header(metadata[_HEADER])
             footer = decode_footer(metadata[_FOOTER])
-            if lacks := [name for name in _COLUMNS if name not in file.schema_arrow.names]:
+            if lacks := [name for name in COLUMNS if name not in file.schema_arrow.names]:
                 raise TransferError(f"is no export of fdbqueue: it has no column {lacks[0]!r}")
             _check_sizes(file.metadata, raw)
         return header, footer
@@ -208,13 +208,13 @@ def records(path: Path) -> Iterator[FileRecord]:
         TransferError: a row has none. The message names the row group, and the column if that can't be decoded.
     """
     pa, pq = _libraries("an import")
-    shared = [name for name in _COLUMNS if name not in ("attempts", "marks", *_TIMES)]
+    shared = [name for name in COLUMNS if name not in ("attempts", "marks", *_TIMES)]
     damage = (pa.ArrowException, OSError, KeyError, TypeError, ValueError, msgspec.ValidationError)
     with _opened(pq, path, read_dictionary=shared) as file:
         for group in range(file.metadata.num_row_groups):
             try:
-                for batch in file.iter_batches(1_000, row_groups=[group], columns=_COLUMNS):
-                    columns = [batch.column(name) for name in _COLUMNS]
+                for batch in file.iter_batches(1_000, row_groups=[group], columns=COLUMNS):
+                    columns = [batch.column(name) for name in COLUMNS]
                     for row in zip(*columns, strict=True):
                         fields = dict(zip(_FIELDS, (one.as_py() for one in row), strict=True))
                         yield msgspec.convert(fields, FileRecord)
@@ -232,7 +232,7 @@ def _opened(pq: Any, path: Path, **options: Any) -> Any:
 
 def _unreadable(file: Any, group: int, damage: tuple[type[Exception], ...]) -> str:
     """Return the column of a row group that can't be decoded; "" if each can."""
-    for name in _COLUMNS:
+    for name in COLUMNS:
         try:
             for batch in file.iter_batches(1_000, row_groups=[group], columns=[name]):
                 batch.validate(full=True)  # texts are UTF-8
@@ -298,10 +298,10 @@ def _check_pages(chunk: Any, file: BinaryIO) -> None:
         raise ValueError(f"its pages say that they have {values:,} values, and the footer says {chunk.num_values:,}")
 
 
-def _schema(pa: Any) -> Any:
+def schema_of(pa: Any) -> Any:
     kinds = {"value": pa.binary(), "headers": pa.binary(), "marks": pa.list_(pa.string())}
     kinds |= {"attempts": pa.int64(), **dict.fromkeys(_TIMES, pa.int64())}
-    return pa.schema([pa.field(name, kinds.get(name, pa.string()), nullable=False) for name in _COLUMNS])
+    return pa.schema([pa.field(name, kinds.get(name, pa.string()), nullable=False) for name in COLUMNS])
 
 
 def _groups(records: Iterable[FileRecord], digest: Digest) -> Iterator[list[FileRecord]]:

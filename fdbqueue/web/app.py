@@ -104,7 +104,7 @@ class AdminApp:
         self._changes = allow_changes
         self._has_login = token is not None
         self._within = within
-        self._sampler = Sampler(db, within)
+        self.sampler = Sampler(db, within)
         self._told = Sayings()
         self._pages = jinja2.Environment(
             loader=jinja2.FileSystemLoader(HERE / "templates"),
@@ -136,7 +136,7 @@ class AdminApp:
             "parts": self._parts_of,
         }
         shows = partial(partial, self._shown)
-        self._routes = [
+        self.routes = [
             Route("/", shows(template="overview.html", read=self._overview_of), methods=get),
             *(Route(f"/{at}", shows(template=f"{at}.html", read=read), methods=get) for at, read in pages.items()),
             Route("/preview", shows(template="preview.html", read=self._preview_of), methods=post),
@@ -150,10 +150,10 @@ class AdminApp:
         @asynccontextmanager
         async def lifespan(_: Starlette) -> AsyncIterator[None]:
             yield
-            self._sampler.close()
+            self.sampler.close()
 
         self._app = Guard(
-            Starlette(routes=self._routes, exception_handlers=handlers, lifespan=lifespan), hosts=hosts, token=token
+            Starlette(routes=self.routes, exception_handlers=handlers, lifespan=lifespan), hosts=hosts, token=token
         )
 
     def __repr__(self) -> str:
@@ -164,12 +164,12 @@ class AdminApp:
 
     def close(self) -> None:
         """End the thread that reads the figures, if this is mounted where no lifespan reaches it."""
-        self._sampler.close()
+        self.sampler.close()
 
     # Pages. Each is read in a thread, as its verbs wait for the database.
 
     def _overview_of(self, request: Request) -> Shown:
-        sample = self._sampler.look()
+        sample = self.sampler.look()
         needle = request.query_params.get("find", "").casefold()
         troubles: dict[str, list[Trouble]] = {}
         for one in sample.troubles:
@@ -181,7 +181,7 @@ class AdminApp:
         page = wanted[begin : begin + QUEUES_A_PAGE]
         rows = []
         for info in page:
-            history = self._sampler.history(info.text)
+            history = self.sampler.history(info.text)
             came, went = history.rates()
             line = shown.spark(history.depths)
             rows.append({"info": info, "in": came, "out": went, "spark": line, "troubles": troubles.get(info.text, ())})
@@ -195,7 +195,7 @@ class AdminApp:
     def _queue_of(self, request: Request) -> Shown:
         queue = self._opened(request)
         page = queue.inspect(self._db)
-        history = self._sampler.history(queue_text(queue.layout.prefix))
+        history = self.sampler.history(queue_text(queue.layout.prefix))
         came, went = history.rates()
         sessions = page.sessions
         errors, read = looks.errors_of(self._db, queue) if page.stats.dead else ([], 0)
@@ -322,7 +322,7 @@ class AdminApp:
         queue = self._opened(request, fields)
         number = changes.apply(self._db, queue, name, fields, positions)
         _log.info("%s by the web page: %d", name, number, extra={"queue": fields["queue"], "change": name})
-        self._sampler.refresh()
+        self.sampler.refresh()
         told = self._told.keep(changes.change_named(name).done(fields, number))
         page = "session" if name.startswith("session-") and name != "session-remove" else _page_behind(name)
         query = {"queue": fields["queue"], "told": told}
@@ -352,7 +352,7 @@ class AdminApp:
     def _opened(self, request: Request, fields: Mapping[str, str] | None = None) -> Queue:
         text = (request.query_params if fields is None else fields).get("queue", "")
         queue = looks.queue_named(self._db, text)
-        if self._within is not None and not _is_below(queue.layout, self._within):
+        if self._within is not None and not is_below(queue.layout, self._within):
             raise HTTPException(404, f"The queue {text} is not among those of this page.")
         request.scope["fdbqueue.queue"] = queue_text(queue.layout.prefix)
         return queue
@@ -435,5 +435,5 @@ def _url(request: Request, page: str, **query: str | None) -> str:
     return f"{base}/{page}" + (f"?{urlencode(given)}" if given else "")
 
 
-def _is_below(layout: Layout, within: Name) -> bool:
+def is_below(layout: Layout, within: Name) -> bool:
     return is_within(layout.prefix, Layout(within).prefix)

@@ -69,11 +69,11 @@ class Guard:
             await send(message)
 
         scope["fdbqueue.browser"] = request.cookies.get(BROWSER) or secrets.token_urlsafe(18)
-        scope["fdbqueue.csrf"] = self._csrf(scope["fdbqueue.browser"])
+        scope["fdbqueue.csrf"] = self.csrf(scope["fdbqueue.browser"])
         refusal = await self._refusal(request)
         await (self._app if refusal is None else refusal)(scope, receive, send_with_headers)
 
-    def _csrf(self, browser: str) -> str:
+    def csrf(self, browser: str) -> str:
         return hmac.new(self._secret, browser.encode(), hashlib.sha256).hexdigest()
 
     async def _refusal(self, request: Request) -> Response | None:

@@ -95,13 +95,13 @@ class Sampler:
     def __init__(self, db: Database, within: Name | None = None) -> None:
         self._db = db
         self._within = within
-        self._histories: dict[str, History] = {}
-        self._last: Sample | None = None
+        self.histories: dict[str, History] = {}
+        self.last: Sample | None = None
         self._lock = threading.Lock()
-        self._ready = threading.Event()
-        self._wake = threading.Event()
+        self.ready = threading.Event()
+        self.wake = threading.Event()
         self._closed = False
-        self._thread: threading.Thread | None = None
+        self.thread: threading.Thread | None = None
         self._seen = 0.0
 
     def look(self) -> Sample:
@@ -113,30 +113,30 @@ class Sampler:
         now = time.monotonic()
         with self._lock:
             was_idle, self._seen = now - self._seen > WATCHED_SECONDS, now
-            if self._thread is None and not self._closed:
+            if self.thread is None and not self._closed:
                 was_idle = False  # the thread begins with a read
-                self._thread = threading.Thread(target=self._run, name="fdbqueue web samples", daemon=True)
-                self._thread.start()
+                self.thread = threading.Thread(target=self._run, name="fdbqueue web samples", daemon=True)
+                self.thread.start()
         if was_idle:
-            self._wake.set()
-        if not self._ready.wait(ANSWER_SECONDS) or self._last is None:
+            self.wake.set()
+        if not self.ready.wait(ANSWER_SECONDS) or self.last is None:
             raise TimeoutError(NO_ANSWER)
-        return self._last
+        return self.last
 
     def history(self, text: str) -> History:
         """Return the last hour of a queue, by the text of its name: names such as (1,) and (1.0,) are equal."""
-        return self._histories.get(text) or History()
+        return self.histories.get(text) or History()
 
     def refresh(self) -> None:
         """Read again soon, after a change."""
-        self._wake.set()
+        self.wake.set()
 
     def close(self) -> None:
         """End the thread."""
         self._closed = True
-        self._wake.set()
-        if self._thread is not None:
-            self._thread.join(5.0)
+        self.wake.set()
+        if self.thread is not None:
+            self.thread.join(5.0)
 
     def _is_gone(self) -> bool:
         """Return whether this or the database was closed."""
@@ -152,21 +152,21 @@ class Sampler:
         while not self._closed:
             begun = time.monotonic()
             try:
-                self._sample()
+                self.sample()
             except (FdbQueueError, FDBError, OSError) as error:
                 ended = self._is_gone()  # while this read: nothing is wrong
                 if not ended:
                     _log.warning("The figures of the queues could not be read: %s", told(error))
                 self._closed = ended
-                old = self._last
-                self._last = replace(old or Sample(time.time(), 0.0, ()), seconds=0.0, problem=told(error))
-            self._ready.set()
+                old = self.last
+                self.last = replace(old or Sample(time.time(), 0.0, ()), seconds=0.0, problem=told(error))
+            self.ready.set()
             took = time.monotonic() - begun
             live = time.monotonic() - self._seen < WATCHED_SECONDS
-            self._wake.wait(max(LIVE_SECONDS if live else SECONDS, 10 * took))
-            self._wake.clear()
+            self.wake.wait(max(LIVE_SECONDS if live else SECONDS, 10 * took))
+            self.wake.clear()
 
-    def _sample(self) -> None:
+    def sample(self) -> None:
         begun = time.monotonic()
         every = list(listed(self._db, within=self._within))
         found = tuple(one.info for one in every)
@@ -176,8 +176,8 @@ class Sampler:
             totals = info.stats, info.sessions
             came = sum(getattr(one, "enqueued", 0) for one in totals)
             went = sum(getattr(one, "dequeued", 0) for one in totals)
-            self._histories.setdefault(info.text, History()).add(now, depth_of(info), came, went, most)
+            self.histories.setdefault(info.text, History()).add(now, depth_of(info), came, went, most)
         known = {info.text for info in found}
-        for gone in self._histories.keys() - known:
-            del self._histories[gone]
-        self._last = Sample(now, time.monotonic() - begun, found, troubles)
+        for gone in self.histories.keys() - known:
+            del self.histories[gone]
+        self.last = Sample(now, time.monotonic() - begun, found, troubles)

@@ -112,10 +112,10 @@ class CallQueue(Generic[A, R]):
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._waiting: deque[PendingCall[A, R]] = deque()
-        self._led: object = False
+        self.led: object = False
         """The lone call that leads, or whether a call in the queue does."""
         self._working = False
-        self._gathering: tuple[int, Promise] | None = None
+        self.gathering: tuple[int, Promise] | None = None
         self._recent = 0
         self._announced = (0, 0.0)
         self._gathered_at = 0.0
@@ -129,44 +129,44 @@ class CallQueue(Generic[A, R]):
             lone: what the call was, if it was tried alone before. It came before all calls in the queue, and leads on.
         """
         with self._lock:
-            if lone is not None and self._led is lone:
+            if lone is not None and self.led is lone:
                 self._waiting.appendleft(pending)
-                self._led = pending.leads = True
+                self.led = pending.leads = True
             else:
                 self._waiting.append(pending)
-            if not self._led:
-                self._led = pending.leads = True
+            if not self.led:
+                self.led = pending.leads = True
             if lone is not None:
                 lone.handed_over = True
-            gathered = self._gathering is not None and len(self._waiting) >= self._gathering[0]
-        if gathered and self._gathering is not None:
-            self._gathering[1].keep()
+            gathered = self.gathering is not None and len(self._waiting) >= self.gathering[0]
+        if gathered and self.gathering is not None:
+            self.gathering[1].keep()
 
     def lead_alone(self, lone: LoneCall[A, R]) -> bool:
         """Lead without joining the queue. Return False if there is a leader, or if more calls are expected."""
         calls, until = self._announced
-        if self._led or self._recent > 1 or (calls > 1 and time.monotonic() < until):
+        if self.led or self._recent > 1 or (calls > 1 and time.monotonic() < until):
             return False
         with self._lock:
-            if not self._led:
-                self._led = lone
-        return self._led is lone
+            if not self.led:
+                self.led = lone
+        return self.led is lone
 
     def end_alone(self, lone: LoneCall[A, R]) -> None:
         """Pass the lead of a lone call on to the first call that has come meanwhile. Repeating this does nothing."""
         with self._lock:
-            if self._led is not lone:
+            if self.led is not lone:
                 return
             if not self._waiting:
-                self._led = False
+                self.led = False
                 return
             successor = self._waiting[0]
-            self._led = successor.leads = True
+            self.led = successor.leads = True
         successor.ready.keep()
 
     def is_led(self) -> bool:
         """Return whether there is a leader. Without one no call waits, and nothing is left behind."""
-        return bool(self._led)
+        return bool(self.led)
 
     def wake(self) -> None:
         """Make a waiting leader look again."""
@@ -193,11 +193,11 @@ class CallQueue(Generic[A, R]):
             expected = max(self._recent, calls) if time.monotonic() < until else self._recent
             missing = len(self._waiting) < expected
             if missing:
-                self._gathering = (expected, Promise())
-        if missing and self._gathering is not None:
+                self.gathering = (expected, Promise())
+        if missing and self.gathering is not None:
             seconds = min(max(self._took, GATHER_SECONDS), LONGEST_GATHER_SECONDS)
-            await first_of([self._gathering[1]], seconds)
-            self._gathering = None
+            await first_of([self.gathering[1]], seconds)
+            self.gathering = None
         self._gathered_at = time.monotonic()
 
     def served(self, calls: int) -> None:
@@ -283,7 +283,7 @@ class CallQueue(Generic[A, R]):
         with self._lock:
             if self._waiting:
                 return False
-            leader.leads = self._led = False
+            leader.leads = self.led = False
             return True
 
     def _forget(self, pending: PendingCall[A, R]) -> None:

@@ -169,7 +169,7 @@ class Consumer(Named, Generic[V]):
             raise TypeError(f"metrics is an fdbqueue.observe.MetricsServer, not {metrics!r}.")
         self.report = ConsumerReport()
         self._metrics = metrics
-        self._probe = None if health is None else Probe(health)
+        self.probe = None if health is None else Probe(health)
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
         adapts = prefetch is None and isinstance(source, Leases)
@@ -302,9 +302,9 @@ class Consumer(Named, Generic[V]):
         async with contextlib.AsyncExitStack() as stack:
             if self._metrics is not None:
                 stack.enter_context(self._metrics.serving(db, self))
-            if self._probe is not None:
+            if self.probe is not None:
                 current.health = Health({"queue": queue_text(self.queue.layout.prefix), "consumer": self.name})
-                await stack.enter_async_context(self._probe.answering(current.health, current.ask))
+                await stack.enter_async_context(self.probe.answering(current.health, current.ask))
             yield
 
 

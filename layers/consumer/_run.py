@@ -235,7 +235,7 @@ class Run:
             await self._give_back_if_stuck()
             self._wake_one()
             if not taken and self._terms.until_empty:
-                if held_nothing and await self._is_done():
+                if held_nothing and await self.is_done():
                     return
                 # An item that was held during this call may be available again, now or later.
                 holds.changed.clear()
@@ -271,7 +271,7 @@ class Run:
             raise asyncio.CancelledError  # and items may be left
         return [] if leasing.cancelled() else leasing.result()
 
-    async def _is_done(self) -> bool:
+    async def is_done(self) -> bool:
         """Return whether a drain is done, after a call that took nothing while nothing was held.
 
         The call itself must not be the only one that says so. It may have left the head, and due timers, to a process

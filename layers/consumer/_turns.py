@@ -213,13 +213,13 @@ class SessionHandling(Handling):
         """Return whether an item may begin. If not, the turn is over."""
         if lease.group != "" and await run_async(is_out(self.db, self.holds.leases, lease)):
             # The next lease of this session removes the item.
-            self._leave(hold, "place")
+            self.leave(hold, "place")
             return False
         if await self._runs(hold) and await self.may_begin():
             return True
         if not hold.over:
             self.report.returned += 1
-            self._leave(hold, "place")
+            self.leave(hold, "place")
         return False
 
     async def _runs(self, hold: TurnHold) -> bool:
@@ -263,7 +263,7 @@ class SessionHandling(Handling):
                 hold.state = done.state
             if hold.lease.value.pointer.slot:
                 # Another slot may take the next item, so that nothing is read ahead.
-                self._leave(hold, "tail" if hold.used >= hold.quota else "place")
+                self.leave(hold, "tail" if hold.used >= hold.quota else "place")
                 return None
             self.holds.to_ack(hold)
         return await self._next_row(hold) if await self._has_more(hold, by_handler=result is ACKED) else None
@@ -280,7 +280,7 @@ class SessionHandling(Handling):
             if hold.over:
                 return False
         if not by_handler and (self._stopping.done() or hold.missing or hold.fenced):
-            self._leave(hold, "place")
+            self.leave(hold, "place")
             return False
         if hold.outdated or hold.state is UNCHANGED or not await self._are_good(hold):
             hold.outdated = False
@@ -318,7 +318,7 @@ class SessionHandling(Handling):
         hold.others = found.others or bool(self.holds.ready)  # this consumer may have leased other sessions ahead
         over = hold.used >= hold.quota and hold.others
         if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
-            self._leave(hold, "tail" if over else "place")
+            self.leave(hold, "tail" if over else "place")
             return False
         hold.rows.extend(found.rows)
         self._mean_bytes = 1 + sum(len(row.value) for row in found.rows) // len(found.rows)
@@ -341,7 +341,7 @@ class SessionHandling(Handling):
             return await run_async(self._turns.item(self.db, hold.lease, row, hold.state, hold.before))
         except (FormatError, CodecError, CheckFailed):
             # The next lease of this session begins with the item, and blocks the session.
-            self._leave(hold, "place")
+            self.leave(hold, "place")
             return None
 
     async def _lost(self, hold: TurnHold) -> None:
@@ -388,7 +388,7 @@ class SessionHandling(Handling):
             self._ended(hold)
             return None
 
-    def _leave(self, hold: TurnHold, where: Where) -> None:
+    def leave(self, hold: TurnHold, where: Where) -> None:
         """End a turn: the items that are done are acked, and the lease ends."""
         hold.current = NOTHING
         hold.leaving = where
@@ -427,9 +427,9 @@ class SessionHandling(Handling):
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.acked:
                     hold.last_acked = settlement.done[outcome.acked - 1]
-            self._loop.call_soon_threadsafe(self._settled, list(holds), settlements, settled, began)
+            self._loop.call_soon_threadsafe(self.settled, list(holds), settlements, settled, began)
 
-    def _settled(
+    def settled(
         self, holds: list[TurnHold], settlements: list[Settlement], settled: list[SettledTurn], began: float
     ) -> None:
         if on_acked and (items := sum(outcome.acked for outcome in settled)):
@@ -453,7 +453,7 @@ class SessionHandling(Handling):
         if isinstance(hold, TurnHold):
             hold.reason = next(iter(error.reasons.values()), "")
             hold.fenced = True
-            self._leave(hold, "place")
+            self.leave(hold, "place")
 
     def _ack(self, lease: Lease, result: Any, done: Done) -> Awaitable[None]:
         return self._sessions.ack.aio(self.db, cast(SessionLease, lease), state=_state_of(result), result=done)

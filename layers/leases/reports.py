@@ -304,7 +304,7 @@ class Looks:
     """
 
     def __init__(self) -> None:
-        self._looks: list[tuple[int, int]] = []
+        self.kept: list[tuple[int, int]] = []
         """The time of each look, and how many items had been enqueued by then."""
         self._gone = 0
         self._first = (b"", 0)
@@ -313,21 +313,21 @@ class Looks:
     def remember(self, counted: Stats, first: bytes, now_us: int) -> None:
         """Remember a look at the counters and the packed position of the first available item, b"" for none."""
         gone = counted.dequeued + counted.expired + counted.purged + counted.deleted
-        if gone < self._gone or (self._looks and counted.enqueued < self._looks[-1][1]):
-            self._looks = []  # the queue was cleared
+        if gone < self._gone or (self.kept and counted.enqueued < self._looks[-1][1]):
+            self.kept = []  # the queue was cleared
         self._gone = gone
         if first != self._first[0]:
             self._first = (first, now_us)
-        if not self._looks or now_us - self._looks[-1][0] >= LOOK_US:
-            looks = [*self._looks, (now_us, counted.enqueued)]
-            self._looks = looks if len(looks) <= MAX_LOOKS else _thinned(looks, now_us)
+        if not self.kept or now_us - self._looks[-1][0] >= LOOK_US:
+            looks = [*self.kept, (now_us, counted.enqueued)]
+            self.kept = looks if len(looks) <= MAX_LOOKS else _thinned(looks, now_us)
 
     def age_us(self, counted: Stats, first: bytes, now_us: int) -> int:
         """Return a lower bound of the time that the first available item has been in the queue."""
         since = [self._first[1]] if first == self._first[0] else []
         if rank_of(first) is None:  # with ranks, earlier items may be available behind it
             at_most = counted.enqueued - counted.available + 1
-            since += [at_us for at_us, enqueued in self._looks if enqueued >= at_most]
+            since += [at_us for at_us, enqueued in self.kept if enqueued >= at_most]
         return max(0, now_us - min(since, default=now_us))
 
 

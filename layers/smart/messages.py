@@ -71,11 +71,11 @@ def within(seconds: float, call: Callable[[], T]) -> T:
 class TimeLimit:
     """The time limit of one call in this thread."""
 
-    __slots__ = ("_ident", "_lock", "_seconds", "due", "running", "stopped")
+    __slots__ = ("_ident", "_seconds", "due", "lock", "running", "stopped")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
         self._ident = threading.get_ident()
         self.due = time.monotonic() + seconds
         self.running = True
@@ -83,7 +83,7 @@ class TimeLimit:
 
     def stop_if_due(self, now: float) -> None:
         """Raise `TimeLimitExceeded` in the thread if its time is over, and repeatedly while it goes on."""
-        with self._lock:
+        with self.lock:
             if self.running and now >= self.due:
                 self.stopped = True
                 self.due = now + self._seconds
@@ -97,14 +97,14 @@ class TimeLimit:
         It must not arrive later, in other code. It must not be withdrawn either: Python up to 3.12 then looks for it
         for ever, at every step of every thread, and never ends in a traced thread.
         """
-        with self._lock:
+        with self.lock:
             pass  # a sender that held the lock has sent its exception
         if self.stopped:
             for _ in range(2):
                 time.monotonic()
 
 
-class _Lookout:
+class Lookout:
     """The thread that watches running calls."""
 
     def __init__(self) -> None:
@@ -139,16 +139,16 @@ class _Lookout:
 
 
 _starting = threading.Lock()
-_of_this_process: list[_Lookout] = []
+_of_this_process: list[Lookout] = []
 
 
-def _lookout() -> _Lookout:
+def _lookout() -> Lookout:
     """Return the process's lookout; a forked child does not inherit threads, and starts its own."""
     if _of_this_process and _of_this_process[0].pid == os.getpid():
         return _of_this_process[0]
     with _starting:
         if not _of_this_process or _of_this_process[0].pid != os.getpid():
-            _of_this_process[:] = [_Lookout()]
+            _of_this_process[:] = [Lookout()]
         return _of_this_process[0]
 
 

@@ -95,7 +95,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         )
         self._requests = Requests(leases.layout)
         self._begin = self._requests.begin
-        self._registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
+        self.registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
         self._uncontended = Uncontended(self._delivery, leases.layout, self._begin, may_prefetch=saves_reads)
         self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
         self._alarms = Alarms(self._requests, self._delivery)
@@ -329,14 +329,14 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         # Only at the first attempt. A later attempt may have read the commit marker already, and then has a read
         # version. A version that was seen meanwhile does not help it.
         recent = 0 if self._retried else self._version.take()
-        if recent and self._registrar.swept:
+        if recent and self.registrar.swept:
             conflict_since(tr, recent)
         return await self._register(tr)
 
     async def _register(self, tr: Transaction) -> Attempt:
         """Register a request behind all earlier ones, by a blind write."""
         attempt = Attempt(tr, self.calls.waiting())
-        attempt.wish, attempt.stamp = await self._registrar.register(tr, wanted_by(attempt.callers))
+        attempt.wish, attempt.stamp = await self.registrar.register(tr, wanted_by(attempt.callers))
         attempt.old_grants = self._recent_leases.clear_grants(tr)
         self._hints.pause = TAKEOVER_SECONDS
         return attempt
@@ -481,7 +481,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             raise Leave(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
-            attempt.request = Request(request.key, self._registrar.wish(tr, wanted_by(attempt.callers)))
+            attempt.request = Request(request.key, self.registrar.wish(tr, wanted_by(attempt.callers)))
             self._requests.put(tr, request.key, attempt.request.wish)
             attempt.nothing = False
             return attempt

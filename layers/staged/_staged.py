@@ -321,7 +321,7 @@ class _ProcessState:
         self.contention_stats = ContentionStats()
         self._recent_leases = RecentLeases()
         self._versions = KeptBeside(RecentVersion)
-        self._coordinators: KeptBeside[dict[int, HeadCoordinator]] = KeptBeside(dict)
+        self.coordinators: KeptBeside[dict[int, HeadCoordinator]] = KeptBeside(dict)
         self.latest: Latest | None = None
         """The coordinator of the last call."""
         self.enqueues: TransactionBatcher[_Stored, Position] = TransactionBatcher(self._enqueue, weight=BATCH_BYTES)
@@ -332,7 +332,7 @@ class _ProcessState:
         latest = self.latest
         if latest is not None and latest.duration_us == duration_us and latest.db() is db:
             return latest.coordinator
-        by_terms = self._coordinators.of(db)
+        by_terms = self.coordinators.of(db)
         coordinator = by_terms.get(duration_us)
         if coordinator is None:
             if len(by_terms) >= MOST_TERMS:
@@ -344,7 +344,7 @@ class _ProcessState:
                 consumer=self._consumer,
                 contention_stats=self.contention_stats,
                 recent_leases=self._recent_leases,
-                version=self._version_of(db),
+                version=self.version_of(db),
                 announce=self.acks.calls.announce,
                 delivery=self._delivery(self._leases),
                 saves_reads=not has_turns(db),
@@ -353,7 +353,7 @@ class _ProcessState:
         self.latest = Latest(weakref.ref(db), duration_us, duration_us / 1e6, coordinator)
         return coordinator
 
-    def _version_of(self, db: Database) -> RecentVersion:
+    def version_of(self, db: Database) -> RecentVersion:
         """Return the version of a database that this process saw last."""
         return self._versions.of(db)
 
@@ -399,7 +399,7 @@ class _ProcessState:
         if old_grants:
             self._recent_leases.forget_grants(old_grants)
         if saves_reads:
-            self._version_of(db).note(committed_version(last[0]))
+            self.version_of(db).note(committed_version(last[0]))
         return results
 
     async def _ack_each(self, tr: Transaction, leases: list[LeaseRef]) -> list[Exception | None]:

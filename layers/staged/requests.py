@@ -337,7 +337,7 @@ class Requests:
         Raises:
             FormatError: a request can't be read.
         """
-        return [Request(row.key, self._wish(row.key, row.value)) for row in found]
+        return [Request(row.key, self.wish_in(row.key, row.value)) for row in found]
 
     async def find(self, tr: Transaction, wish: Wish) -> Request:
         """Return the registered request with the client id of `wish`, after a registration with an unknown result.
@@ -460,7 +460,7 @@ class Requests:
             if read_grant(self._layout, row.key, row.value).expires_at_us < stale_us:
                 tr.clear(row.key)
 
-    def _wish(self, key: bytes, stored: bytes) -> Wish:
+    def wish_in(self, key: bytes, stored: bytes) -> Wish:
         return self._layout.decode(key, stored, _wish_decoder.decode, what="request")
 
 

@@ -196,7 +196,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                         return None
                     return [*look.alarms, changed], max(0.001, min(left, look.seconds, self._every))
                 if self._calls() == 1:
-                    look = await self._commit(leader.db, self._leave_waiters)
+                    look = await self._commit(leader.db, self.leave_waiters)
         except Exception as error:  # noqa: BLE001 - the caller gets it
             self.calls.settle(leader, None, error)
         else:
@@ -398,7 +398,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         own = Allotment(wanted, awaited.duration_us, awaited.consumer, own=True)
         return [got.given for got in await self._delivery.collect(tr, granted, own)]
 
-    async def _leave_waiters(self, tr: Transaction) -> tuple[_WaitLook, bool]:
+    async def leave_waiters(self, tr: Transaction) -> tuple[_WaitLook, bool]:
         """Remove the request; collect the items granted by then."""
         look = self._tried = _WaitLook(is_last=True)
         if self._request is None:

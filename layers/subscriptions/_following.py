@@ -296,7 +296,7 @@ class Follower(Named, Generic[V]):
         await self.close.aio(handled=kind is None)
 
     @property
-    def _key(self) -> bytes:
+    def key(self) -> bytes:
         return pointer_key(self._layout, self.name)
 
     def _note(self, heard: _Heard[V]) -> None:
@@ -446,7 +446,7 @@ class Follower(Named, Generic[V]):
 
     async def _store(self, tr: Transaction, place: BrowserPointer, trimmed: int) -> None:
         now_us = self.leases.now_us()
-        tr.set(self._key, pack_record(replace(place, at_us=now_us, keep_us=self._keep_us)))
+        tr.set(self.key, pack_record(replace(place, at_us=now_us, keep_us=self._keep_us)))
         await trim_arrivals(tr, self._layout, now_us, place.seen, trimmed)
 
     async def _end(self, tr: Transaction) -> None:
@@ -457,11 +457,11 @@ class Follower(Named, Generic[V]):
             return
         if found.browser == "named":
             place = self._given if self._buffer else self._place
-            tr.set(self._key, pack_record(replace(place, at_us=self.leases.now_us(), keep_us=self._keep_us)))
+            tr.set(self.key, pack_record(replace(place, at_us=self.leases.now_us(), keep_us=self._keep_us)))
             return
         others = await rows(tr, *within(layout.subscriptions.key()), limit=2)
         tr.clear(key)
-        tr.clear(self._key)
+        tr.clear(self.key)
         if len(others) == 1:
             arrivals = layout.arrivals.range()
             tr.clear_range(arrivals.start, arrivals.stop)

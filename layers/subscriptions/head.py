@@ -407,10 +407,10 @@ class SubscriptionHead(Head):
         pointer = SubscriptionPointer(spans, self._seen, self._unannounced, self._now_us)
         tr.set(pointer_key(layout, self._name), pack_record(pointer))
         if self._news or self._arrivals >= _WORTH_NOTING or (self._arrivals and random.random() < _TRIM_CHANCE):
-            await self._trim(tr)
+            await self.trim(tr)
         return True
 
-    async def _trim(self, tr: Transaction) -> None:
+    async def trim(self, tr: Transaction) -> None:
         """Remove the arrivals that all subscriptions know, except subscriptions that lag or have never looked.
 
         This uses snapshot reads and blind writes. No transaction reads arrivals with a conflict. A subscription that

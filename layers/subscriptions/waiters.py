@@ -136,7 +136,7 @@ class Waiters(Requests):
         granted = started(rows(tr, self.grant_key(client), self.grant_key(behind)))
         stored = await value_of(tr.get(request.key))
         grants = [(parts[0], row.value) for parts, row in self._layout.own_rows("grants", await granted)]
-        return grants, Request(request.key, self._wish(request.key, bytes(stored))) if stored.present() else None
+        return grants, Request(request.key, self.wish_in(request.key, bytes(stored))) if stored.present() else None
 
     def behind_grant(self, request: Request, client: bytes) -> Request:
         """Return a request as its calls know it after the grant to a client: with the later grants only."""
@@ -200,7 +200,7 @@ class Waiters(Requests):
         The read is a snapshot read: a waiter that leaves at the same time changes its key, which wakes its watcher.
         """
         found = await rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
-        return Request(found[0].key, self._wish(found[0].key, found[0].value)) if found else None
+        return Request(found[0].key, self.wish_in(found[0].key, found[0].value)) if found else None
 
     async def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> tuple[bool, bool, list[bytes]]:
         """Wake the waiters that want an arrived item.

@@ -104,6 +104,6 @@ def test_large_data_of_several_clients_counts_only_what_is_in_memory(db: Any, sp
             received = await asyncio.gather(*(client.receive.aio(5) for _ in range(5)))
             assert [one is not None and one.data == LARGE for one in received] == [True] * 5
             await left_alone(server)
-            assert server._shared.in_flight._used == 0
+            assert server.shared.in_flight.used == 0
 
     asyncio.run(body())

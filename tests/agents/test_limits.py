@@ -60,7 +60,7 @@ def test_data_that_trickles_is_cut_off_and_leaves_nothing_behind(db: Any, space:
                     await asyncio.wait({heard}, timeout=0.02)
                 assert await heard == b"Bye.\n"
             await left_alone(server)
-            assert server._shared.in_flight._used == 0
+            assert server.shared.in_flight.used == 0
 
     asyncio.run(body())
     assert leases_of(space).stats(db).available == 0
@@ -83,9 +83,9 @@ def test_a_client_that_never_reads_gives_its_data_back(db: Any, space: Subspace,
             if half_closes:
                 deaf.shutdown(socket.SHUT_WR)
             await until(lambda: leases.stats(db).leased == 1)
-            (connection,) = server._connections
+            (connection,) = server.served
             await left_alone(server)
-            assert connection._wire.transport.get_write_buffer_size() == 0  # no socket is kept for it
+            assert connection.wire.transport.get_write_buffer_size() == 0  # no socket is kept for it
             deaf.close()
 
     asyncio.run(body())
@@ -122,7 +122,7 @@ def test_data_of_all_clients_together_has_a_limit(db: Any, space: Subspace) -> N
             async with await Agent.at(server) as first:
                 await first.says(sending(5, b"x" * 8)[:-10])
                 await first.hears(b"Hi.", b"OK.", b"OK.", b"OK.")
-                await until(lambda: server._shared.in_flight._used)
+                await until(lambda: server.shared.in_flight.used)
                 assert (await said_by(server, receiving(5))).count(b"OK.") == 2
             await left_alone(server)
 
@@ -159,7 +159,7 @@ def test_clients_that_announce_data_or_are_offered_some_and_stay_idle_use_no_mem
                 await idle.says(b"I want to send to any agent of type number 6.\nData size is 3000000.\n")
                 await idle.hears(b"OK.", b"OK.")
                 await (await stack.enter_async_context(await Agent.at(server))).is_offered()
-            assert server._shared.in_flight._used == 0
+            assert server.shared.in_flight.used == 0
             assert (await said_by(server, sending(6, b"x" * 3_000_000))).count(b"OK.") == 4
 
     asyncio.run(body())
@@ -182,12 +182,12 @@ def test_data_on_the_way_waits_for_memory_and_its_lock_is_extended(db: Any, spac
         ):
             await waits.is_offered()
             await holds.says(sending(6, b"x" * 900_000)[:-10])
-            await until(lambda: server._shared.in_flight._used >= 899_000)
+            await until(lambda: server.shared.in_flight.used >= 899_000)
             await waits.says(b"OK.\n")
-            [connection] = [one for one in server._connections if one._work.locked is not None]
-            locked = connection._work.locked
+            [connection] = [one for one in server.served if one.work.locked is not None]
+            locked = connection.work.locked
             clock.now += 0.3
-            await until(lambda: connection._work.locked is not locked)
+            await until(lambda: connection.work.locked is not locked)
             await holds.says(b"x" * 3 + b".\nBye.\n")
             await waits.hears(b"Data:")
             assert await waits.reads(2_000_000) == b"y" * 2_000_000
@@ -243,9 +243,9 @@ def test_a_client_that_sends_much_ahead_while_it_waits_is_not_read_without_end(d
             ahead = GREETING + b"I'm agent of type number 5.\nI want to receive.\n" + b"OK.\n" * 1_000_000
             talking = asyncio.create_task(agent.says(ahead))
             await until(lambda: server.connections == 1)
-            (connection,) = server._connections
+            (connection,) = server.served
             assert (await agent.rest()).endswith(b"OK.\nBye.\n")
-            assert connection._dialog.buffered <= 70_000
+            assert connection.dialog.buffered <= 70_000
             talking.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await talking

@@ -224,7 +224,7 @@ def test_a_refused_client_hears_why_and_the_server_logs_it(
                 await asyncio.to_thread(client.send, 5, b"x" * 1_000_000)
             with pytest.raises(AgentError, match=alert):
                 await client.receive.aio(5)
-            await until(lambda: not server._handshakes)
+            await until(lambda: not server.handshakes)
 
     asyncio.run(body())
     lines = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -240,7 +240,7 @@ def test_a_client_without_tls_gets_a_hint_in_the_log(
         async with serving(db, space, tls=tls) as server:
             with pytest.raises(AgentError):
                 await AgentClient(server.address, timeout=PATIENCE_SECONDS).send.aio(5, b"x")
-            await until(lambda: not server._handshakes)
+            await until(lambda: not server.handshakes)
 
     asyncio.run(body())
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
@@ -257,9 +257,9 @@ def test_a_handshake_that_does_not_go_on_is_ended_and_logged(
             async with await Agent.at(server) as agent:
                 assert await agent.rest() == b""
             async with await Agent.at(server):
-                await until(lambda: server._handshakes)
+                await until(lambda: server.handshakes)
                 await server.stop()
-                await until(lambda: not server._handshakes)
+                await until(lambda: not server.handshakes)
 
     asyncio.run(body())
     [line] = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

@@ -275,14 +275,14 @@ def test_the_client_that_waits_longest_gets_the_next_data(db: Any, space: Subspa
     async def body() -> None:
         async with serving(db, space, wait=30.0) as server:
             waiting: list[Agent] = []
-            queue = server._queue_of(5)
+            queue = server.queue_of(5)
             assert queue is not None
             for _ in range(3):
                 waiting.append(await Agent.at(server))
                 await waiting[-1].greets()
                 await waiting[-1].says(b"I'm agent of type number 5.\nI want to receive.\n")
                 await waiting[-1].hears(b"OK.")
-                await until(lambda: queue._waiting == len(waiting))
+                await until(lambda: queue.waiting == len(waiting))
             for agent in waiting:
                 await said_by(server, sending(5, b"data"))
                 await agent.hears(b"OK.")

@@ -294,7 +294,7 @@ def test_the_guard_may_be_killed(db: Any, leases: Leases, events: list[AgentEven
 
     def look(event: AgentEvent) -> None:
         events.append(event)
-        guard = dog._guard._process
+        guard = dog.guard.process
         assert guard is not None
         if event.what == "started":
             guard.kill()
@@ -407,9 +407,9 @@ def test_a_command_that_is_gone_costs_no_attempt(
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
     dog = AgentWatchdog(leases, [str(program)], on_event=events.append, backoff=immediately)
-    dog._can_start = lambda: True  # type: ignore[method-assign]
+    dog.can_start = lambda: True  # type: ignore[method-assign]
     program.unlink()
-    del dog._can_start  # it vanishes between the check and the start
+    del dog.can_start  # it vanishes between the check and the start
     with pytest.raises(ValueError, match="There is no command"):
         dog.run(db)
 

@@ -64,12 +64,12 @@ def test_the_time_of_the_first_line_begins_when_the_client_connects(db: Any, spa
     async def body() -> None:
         async with serving(db, space, limits=Limits(line_seconds=1_000)) as server, await Agent.at(server) as agent:
             await until(lambda: server.connections == 1)
-            (connection,) = server._connections
+            (connection,) = server.served
             await agent.says(b"H")
-            await until(lambda: connection._seconds_left < 1_000)
+            await until(lambda: connection.seconds_left < 1_000)
             await agent.says(b"i.\n")
             await agent.hears(b"Hi.")
-            assert connection._line_seconds == 1_000
+            assert connection.line_seconds == 1_000
 
     asyncio.run(body())
 
@@ -97,7 +97,7 @@ def test_a_client_that_asks_for_data_and_closes_its_side_at_once_is_not_waited_f
             gone = asyncio.get_running_loop().create_future()
             wire = Wire(lambda wire: None)
             await asyncio.get_running_loop().create_connection(lambda: wire, sock=ours)
-            Connection(server._shared, wire, on_gone=gone.set_result)
+            Connection(server.shared, wire, on_gone=gone.set_result)
             wire.data_received(GREETING + b"I'm agent of type number 5.\nI want to receive.\n")
             wire.eof_received()  # both are there when the server first looks
             async with asyncio.timeout(120):

@@ -27,11 +27,11 @@ class CountedDatabase(StandIn):
     """A database that counts what its transactions ask of the cluster."""
 
     def __init__(self, db: Any) -> None:
-        self._db = db
+        self.inner = db
         self.counted: Counter[str] = Counter()
 
     def create_transaction(self) -> Any:
-        return _Counted(self._db.create_transaction(), self.counted)
+        return _Counted(self.inner.create_transaction(), self.counted)
 
 
 class _Reads:
@@ -96,7 +96,7 @@ class OnACluster:
         """Do nothing: a thread needs nothing of its own."""
 
     def close(self) -> None:
-        self.db._db.close()
+        self.db.inner.close()
 
     def dequeue(self) -> bytes | None:
         item = self.queue.dequeue(self.db)
@@ -162,22 +162,22 @@ class OwnRecipe(OnACluster):
     def __init__(self, where: str) -> None:
         super().__init__(where)
         self._own = SPACE["own"][os.getpid()]
-        self.db._db[SPACE["registered"].pack((os.getpid(),))] = b""
+        self.db.inner[SPACE["registered"].pack((os.getpid(),))] = b""
         self._recipe = PlainRecipe(self._own)
 
     def fill(self, amount: int) -> None:
-        known = self.db._db[SPACE["registered"].range()]
+        known = self.db.inner[SPACE["registered"].range()]
         for (pid,) in [SPACE["registered"].unpack(row.key) for row in known]:
             if pid != os.getpid():
                 PlainRecipe(SPACE["own"][pid]).fill(self.db, amount // 4, value(0))
 
     def clear(self) -> None:
-        self.db._db.clear_range_startswith(SPACE["own"].key())
+        self.db.inner.clear_range_startswith(SPACE["own"].key())
 
     def close(self) -> None:
         # Only this process's: the others are in use.
-        del self.db._db[SPACE["registered"].pack((os.getpid(),))]
-        self.db._db.clear_range_startswith(self._own.key())
+        del self.db.inner[SPACE["registered"].pack((os.getpid(),))]
+        self.db.inner.clear_range_startswith(self._own.key())
         super().close()
 
     def dequeue(self) -> bytes | None:

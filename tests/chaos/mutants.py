@@ -851,7 +851,7 @@ MUTANTS = (
     Mutant(
         "a drain believes the one call that took nothing",
         "layers/consumer/_run.py",
-        (("if held_nothing and await self._is_done():", "if held_nothing:"),),
+        (("if held_nothing and await self.is_done():", "if held_nothing:"),),
         tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
     ),
     Mutant(
@@ -961,7 +961,7 @@ MUTANTS = (
     Mutant(
         "a drain ends when a call has taken nothing, whatever it holds",
         "layers/consumer/_run.py",
-        (("if held_nothing and await self._is_done():", "if await self._is_done():"),),
+        (("if held_nothing and await self.is_done():", "if await self.is_done():"),),
         Kind.plain,
         tests=(
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_waits_for_an_item_in_hand_that_may_come_back",
@@ -1168,7 +1168,7 @@ MUTANTS = (
     Mutant(
         "the readers of a program that exec has replaced count",
         "fdbqueue/engine/embedded/store/disk/files.py",
-        (("if not self._folder_lock.alone and str(os.getpid())", "if False and str(os.getpid())"),),
+        (("if not self.folder_lock.alone and str(os.getpid())", "if False and str(os.getpid())"),),
         tests=("tests/concurrency/test_pid_namespaces.py::test_a_reader_that_exec_has_replaced_holds_no_pages",),
     ),
     Mutant(

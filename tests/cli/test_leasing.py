@@ -18,7 +18,7 @@ import fdbqueue
 from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.cli import errors
 from fdbqueue.cli.settling import with_those_held
-from fdbqueue.cli.watchdog import _run
+from fdbqueue.cli.watchdog import run_one
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.consumer import Watchdog
 from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases
@@ -405,7 +405,7 @@ def test_a_watchdog_outlives_a_database_that_does_not_answer(
 ) -> None:
     dog = Watchdog(leases)
     silent: Any = SilentAtFirst(db, dog)
-    _run(dog, silent)
+    run_one(dog, silent)
     assert capsys.readouterr().err == "The database did not answer in time.\n" * 2
 
 
@@ -454,5 +454,5 @@ def test_a_buried_item_keeps_its_last_error_unless_another_is_given(
 
 
 def test_a_watchdog_says_that_it_runs(run: Run, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fdbqueue.cli.watchdog._run", lambda dog, db: None)
+    monkeypatch.setattr("fdbqueue.cli.watchdog.run_one", lambda dog, db: None)
     assert run("watchdog", name).stderr.startswith(f"Looking after {name}, at least every 1 s. Ctrl-C ends it.\n")

@@ -206,7 +206,7 @@ def test_a_batch_has_so_many_records_or_so_many_bytes(monkeypatch: pytest.Monkey
     monkeypatch.setattr(input, "BATCH_BYTES", 100)
     sizes = [10, 10, 10, 10, 80, 20, 500, 1]
 
-    batches = input._batches(ItemToEnqueue("", size, None, ItemTerms()) for size in sizes)
+    batches = input.batches_of(ItemToEnqueue("", size, None, ItemTerms()) for size in sizes)
 
     assert [[one.size_bytes for one in batch] for batch in batches] == [[10, 10, 10], [10, 80], [20], [500], [1]]
 

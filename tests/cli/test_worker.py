@@ -24,7 +24,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.cli.worker import _log
+from fdbqueue.cli.worker import set_up_log
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
 from tests.cli.conftest import Run
@@ -133,7 +133,7 @@ def test_lines_of_one_turn_of_the_event_loop_are_written_at_once(monkeypatch: py
     log = logging.getLogger("fdbqueue")
     before, level = list(log.handlers), log.level
     try:
-        _log(as_json=True)
+        set_up_log(as_json=True)
         asyncio.run(log_in_two_turns())
         log.info("after it")
     finally:

@@ -128,7 +128,7 @@ def test_a_commit_pending_at_a_fork_is_the_parents_and_unknown_in_the_child(tmp_
 
 def test_a_parents_commit_that_a_child_awaits_is_of_unknown_outcome_there(tmp_path: Path) -> None:
     with fdbqueue.open(f"file:{tmp_path}") as db:
-        store_of(db)._background_committer.armed = True  # so that nobody makes the commit before the fork
+        store_of(db).background_committer.armed = True  # so that nobody makes the commit before the fork
         tr = db.create_transaction()
         tr[b"a"] = b"1"
         theirs = tr.commit()

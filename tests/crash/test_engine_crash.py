@@ -172,7 +172,7 @@ def test_a_snapshot_of_a_killed_process_keeps_no_pages(tmp_path: Path, processes
         assert taken.wait(60)
         readers = store.files.env.readers().count("\n")
         kill_9(holder)
-        store._readers_checked -= 10
+        store.readers_checked -= 10
         store.tidy()
         assert store.files.env.readers().count("\n") < readers
 

@@ -94,7 +94,7 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
     with opened(folder):  # a power cut while a database is made may leave none
         pass
     witness = Witness(folder / "data.mdb")
-    put_label, sync, roll_back = disk.Labels._put, Durable._sync, disk.roll_back
+    put_label, sync, roll_back = disk.Labels.put, Durable.sync, disk.roll_back
 
     def seen_label(labels: disk.Labels, txn: int, content: bytes) -> None:
         put_label(labels, txn, content)
@@ -111,8 +111,8 @@ def witness(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Witness:
         witness.waited()
         return found
 
-    monkeypatch.setattr(disk.Labels, "_put", seen_label)
-    monkeypatch.setattr(Durable, "_sync", seen_sync)
+    monkeypatch.setattr(disk.Labels, "put", seen_label)
+    monkeypatch.setattr(Durable, "sync", seen_sync)
     monkeypatch.setattr(disk, "roll_back", seen_roll_back)
     return witness
 
@@ -269,7 +269,7 @@ def test_a_relaxed_commit_and_the_one_before_it_have_no_label(folder: Path) -> N
         put(store, (b"b", b"2"))
         disk = store.files.disk
         last = store.last_transaction()
-        assert [disk._labels.txn_at(txn)[0] for txn in (last - 1, last)] == [0, 0]
+        assert [disk.labels.txn_at(txn)[0] for txn in (last - 1, last)] == [0, 0]
     with opened(folder, MovableClock(b"another boot")) as store:
         assert contents(store) == [(b"a", b"1"), (b"b", b"2")]
 
@@ -290,10 +290,10 @@ class Failing:
     """An environment whose disk fails."""
 
     def __init__(self, env: Any) -> None:
-        self._env = env
+        self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        return getattr(self.env, name)
 
     def sync(self, force: bool) -> None:
         raise lmdb.Error(f"sync({force}): Input/output error")
@@ -306,9 +306,9 @@ def test_a_disk_that_fails_leaves_one_commit_unknown_and_no_other_until_the_fold
     with opened(folder) as store:
         put(store, (b"a", b"1"))
         disk: Any = store.files.disk
-        disk._env = Failing(store.files.env)
+        disk.env = Failing(store.files.env)
         assert put(store, (b"b", b"2")).error == 1021
-        disk._env = store.files.env
+        disk.env = store.files.env
         for act in acts:
             with pytest.raises(StorageError, match="failed to keep"):
                 act(store)

@@ -344,7 +344,9 @@ def decodes(source: str) -> list[int]:
     """The lines that decode bytes. A decoder of msgspec is well where the file hands it to `Layout.decode`."""
     lines = []
     calls = [
-        node for node in nodes(source) if isinstance(node, ast.Call) and len(node.args) >= len(("key", "value", "decode"))
+        node
+        for node in nodes(source)
+        if isinstance(node, ast.Call) and len(node.args) >= len(("key", "value", "decode"))
     ]
     uses = any(getattr(call.func, "attr", "") == "decode" for call in calls)
     for node in nodes(source):

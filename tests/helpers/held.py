@@ -15,7 +15,7 @@ class HeldDatabase(StandIn):
 
     def __init__(self, db: Any) -> None:
         self._db = db
-        self._gate = Promise()
+        self.gate = Promise()
         self.commits = 0
         self.committing = threading.Event()
         """Set when a commit waits."""
@@ -25,17 +25,17 @@ class HeldDatabase(StandIn):
 
     def hold(self) -> None:
         """Let commits wait from now on."""
-        self._gate = Promise()
+        self.gate = Promise()
         self.committing.clear()
 
     def release(self) -> None:
         """Let them go, and those that come."""
-        self._gate.keep()
+        self.gate.keep()
 
     def commit(self, tr: Any) -> _Held:
         self.commits += 1
         self.committing.set()
-        return _Held(self._gate, tr)
+        return _Held(self.gate, tr)
 
 
 class TransactionOf:
@@ -56,18 +56,18 @@ class _Held:
     """The future of a commit that has not begun yet."""
 
     def __init__(self, gate: Promise, tr: Any) -> None:
-        self._gate = gate
+        self.gate = gate
         self._tr = tr
 
     def wait(self) -> None:
-        self._gate.wait()
+        self.gate.wait()
         self._tr.commit().wait()
 
     def is_ready(self) -> bool:
-        return self._gate.is_ready()
+        return self.gate.is_ready()
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:
-        self._gate.on_ready(callback)
+        self.gate.on_ready(callback)
 
     def cancel(self) -> None:
         """Leave it waiting: a commit that was cancelled here never was sent."""

@@ -130,8 +130,8 @@ def further(scene: Scene) -> Iterator[tuple[str, Call]]:
     yield "BlobWriter.write", Call(partial(_write, scene))
     yield "AgentQueue.take", Call(partial(_take, agents))
     yield "AgentQueue.wait", Call(partial(_take_late, agents))
-    yield "Locks.sweep", Call(agents._locks.sweep)
-    yield "Locks.confirm", Call(agents._locks.confirm, 7)
+    yield "Locks.sweep", Call(agents.locks.sweep)
+    yield "Locks.confirm", Call(agents.locks.confirm, 7)
     sources: dict[str, Any] = {
         "leases": scene.leases,
         "sessions": scene.sessions,
@@ -347,8 +347,8 @@ class Round:
         for name, make in (*EITHER.items(), *DATABASE_ONLY.items()):
             if name not in OTHERWISE:
                 call = make(scene)
-                if "timeout" in call._terms:
-                    call._terms["timeout"] = 0.0
+                if "timeout" in call.terms:
+                    call.terms["timeout"] = 0.0
                 yield name, call
         yield from further(scene)
         yield from carried(scene, self._folder)

@@ -192,24 +192,24 @@ class Call:
 
     def __init__(self, verb: Any, *args: Any, **terms: Any) -> None:
         self.verb = verb
-        self._args = args
-        self._terms = terms
+        self.args = args
+        self.terms = terms
 
     def __call__(self, tr: Any) -> Any:
-        result = self.verb(tr, *self._args, **self._terms)
+        result = self.verb(tr, *self.args, **self.terms)
         if inspect.iscoroutine(result):
             return asyncio.run(result)
         return list(result) if isinstance(result, Iterator) else result
 
     def begun(self, tr: Any) -> Any:
         """Return what to await, in an event loop that runs."""
-        return self.verb.aio(tr, *self._args, **self._terms)
+        return self.verb.aio(tr, *self.args, **self.terms)
 
     def awaited(self, tr: Any) -> Any:
-        return asyncio.run(self.verb.aio(tr, *self._args, **self._terms))
+        return asyncio.run(self.verb.aio(tr, *self.args, **self.terms))
 
     def waiting(self, timeout: float = 5.0) -> Call:
-        return Call(self.verb, *self._args, **{**self._terms, "timeout": timeout})
+        return Call(self.verb, *self.args, **{**self.terms, "timeout": timeout})
 
     def forms(self) -> list[Callable[[Any], Any]]:
         return [self, self.awaited] if hasattr(self.verb, "aio") else [self]

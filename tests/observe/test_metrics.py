@@ -176,10 +176,10 @@ def test_what_is_remembered_for_ages_is_bounded() -> None:
     later = ages.seen(layout, [row(500)], [row(999)], 1_000.0)
     assert later is not None
     assert 500.0 <= later < 540.0  # a little later than it came
-    assert len(ages._points[layout.prefix]) <= MOST_POINTS
+    assert len(ages.points[layout.prefix]) <= MOST_POINTS
     ages.forget_unseen()
     ages.forget_unseen()
-    assert not ages._points
+    assert not ages.points
 
 
 def test_the_age_of_the_oldest_first_item_of_sessions(db: Any, queue: Queue) -> None:
@@ -339,7 +339,7 @@ def test_a_database_that_can_not_be_read_is_down(own: Any) -> None:
 def test_a_scrape_does_not_wait_long_for_another_one(own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "TIMEOUT_SECONDS", 0.01)
     figures = Figures(own, Wanted())
-    with figures._lock:
+    with figures.lock:
         assert samples(scraped(figures))["fdbqueue_up", ()] == 0
 
 

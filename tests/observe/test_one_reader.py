@@ -132,7 +132,7 @@ def test_each_view_of_many_queues_reads_a_queue_once(own: Any) -> None:
     counted = Counted(own)
     fdbqueue.troubles(counted)
     troubles = counted.did["reads"]
-    views: list[Callable[[Any], object]] = [lambda db: list(listed(db)), lambda db: Sampler(db)._sample()]
+    views: list[Callable[[Any], object]] = [lambda db: list(listed(db)), lambda db: Sampler(db).sample()]
     for view in views:
         counted = Counted(own)
         view(counted)

@@ -269,7 +269,7 @@ def test_a_watch_whose_end_nobody_knows_has_seen_a_change(db: Any, space: Subspa
     assert [quiet.changed(), unknown.changed(), quiet.changed(), unknown.changed()] == [False, True, False, True]
     db[begin + b"x"] = db[begin + b"x"] or b""
     assert [quiet.changed(), quiet.changed()] == [True, True]
-    assert [bytes(row.key) for row in db[check._CHECKS : check._CHECKS + b"\xff"]] == []
+    assert [bytes(row.key) for row in db[check.CHECKS : check.CHECKS + b"\xff"]] == []
 
 
 @pytest.mark.parametrize("inner", [(), ("items", "ann", 0), ("line",), ("lines", 1)])

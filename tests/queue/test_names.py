@@ -33,7 +33,7 @@ from fdbqueue.stored.layout import CATALOGUE, Layout, name_of
 from fdbqueue.stored.names import queue_text
 from fdbqueue.transfer import copy_queue, export_items, import_items, release_copy
 from fdbqueue.verbs import renaming
-from fdbqueue.web.app import _is_below
+from fdbqueue.web.app import is_below
 from tests.helpers.names import Name, pairs_apart, registered_before
 from tests.helpers.smart import Progress, smart_queue
 
@@ -115,7 +115,7 @@ def test_no_verb_on_a_queue_changes_or_shows_another_one(names: tuple[Name, Name
     before = kept(db, other)
 
     shown(db, one)
-    assert not _is_below(Layout(other), one)
+    assert not is_below(Layout(other), one)
     used(db, one)
     Queue(one, codec="str").clear(db)
     assert Queue(one, codec="str").is_empty(db)

@@ -232,10 +232,10 @@ def test_a_commit_that_can_not_be_checked_is_an_unknown_outcome(
 
 class RefusingDisk:
     def __init__(self, env: Any) -> None:
-        self._env = env
+        self.env = env
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._env, name)
+        return getattr(self.env, name)
 
     def sync(self, _force: bool) -> None:
         raise lmdb.Error("Input/output error")
@@ -246,7 +246,7 @@ def test_a_disk_that_fails_at_a_commit_and_its_check_leaves_an_unknown_outcome(t
     with fdbqueue.open(f"file:{tmp_path}") as db:
         queue.enqueue(db, b"x")
         disk: Any = store_of(db).files.disk
-        disk._env = RefusingDisk(disk._env)
+        disk.env = RefusingDisk(disk.env)
         with pytest.raises(FDBError, match="1021") as caught:
             queue.enqueue(db, b"y")
         assert isinstance(caught.value.__cause__, StorageError)

@@ -76,7 +76,7 @@ DECODERS: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
     "a large item": (both, envelope(bytes(100_000), {"a": 1})),
     "a job's record": (lambda stored: decode_record(JobRecord, stored, "a job"), JOB),
     "a record of the operation log": (partial(unpack_record, bytes(10)), RECORD),
-    "a request": (partial(REQUESTS._wish, b"key"), WISH),
+    "a request": (partial(REQUESTS.wish_in, b"key"), WISH),
     "a grant": (partial(REQUESTS.granted, b"client"), GRANT),
     "the high-water mark": (HighWaterMark.stored, b"\xff" + bytes(8) + b"priority"),
 }

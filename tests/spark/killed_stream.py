@@ -110,18 +110,18 @@ class MortalWriter(FdbQueueStreamWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         from fdbqueue.spark import sink_batches
 
-        move_one = sink_batches._move_one
+        move_one = sink_batches.move_one_batch
 
         def dying(tr: Any, **given: Any) -> Any:
             if given["at"] == 1:
                 self.killer.at("in the move")
             return move_one(tr, **given)
 
-        sink_batches._move_one = dying  # type: ignore[assignment]
+        sink_batches.move_one_batch = dying  # type: ignore[assignment]
         try:
             super().commit([message for message in messages if isinstance(message, BatchStored)], batchId)
         finally:
-            sink_batches._move_one = move_one
+            sink_batches.move_one_batch = move_one
 
 
 class MortalDataSource(FdbQueueDataSource):

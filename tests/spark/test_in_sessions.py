@@ -175,12 +175,12 @@ def test_options_of_sessions_that_do_not_fit_are_refused(space: Subspace) -> Non
 def test_what_is_no_name_of_a_column_orders_no_session(space: Subspace) -> None:
     from pyspark.sql import types as t
 
-    from fdbqueue.spark.dataframe import _order
+    from fdbqueue.spark.dataframe import order_of
 
     df: Any = SimpleNamespace(
         schema=t.StructType([t.StructField("s", t.StringType()), t.StructField("n", t.LongType())])
     )
-    assert [_order(df, options(space), given) for given in (None, "n", ["n", "s"], ())] == [[], ["n"], ["n", "s"], []]
+    assert [order_of(df, options(space), given) for given in (None, "n", ["n", "s"], ())] == [[], ["n"], ["n", "s"], []]
     for wrong, kind, told in (
         (7, TypeError, "session_order is a column's name or a list of names, not 7"),
         ([7], TypeError, "session_order names columns, each by a str, not 7"),
@@ -189,7 +189,7 @@ def test_what_is_no_name_of_a_column_orders_no_session(space: Subspace) -> None:
     ):
         given: Any = wrong
         with pytest.raises(kind, match=told):
-            _order(df, options(space), given)
+            order_of(df, options(space), given)
 
 
 def test_a_queue_with_checks_or_an_order_has_no_sessions_and_is_not_touched(db: Any, space: Subspace) -> None:

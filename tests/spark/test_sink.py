@@ -313,7 +313,7 @@ def test_a_relative_path_is_the_callers_wherever_spark_was_started(
 
 
 def test_a_row_is_in_the_same_partition_in_any_time_zone(spark: SparkSession) -> None:
-    from fdbqueue.spark.dataframe import _repartitioned
+    from fdbqueue.spark.dataframe import repartitioned
     from fdbqueue.spark.schemas import header_of
 
     df = spark.range(200).selectExpr("id", "map('at', timestamp_seconds(id), 'never', null) AS more")
@@ -322,7 +322,7 @@ def test_a_row_is_in_the_same_partition_in_any_time_zone(spark: SparkSession) ->
     for zone, ignore in ("UTC", "true"), ("America/New_York", "false"):
         spark.conf.set("spark.sql.session.timeZone", zone)
         spark.conf.set("spark.sql.jsonGenerator.ignoreNullFields", ignore)
-        found.append(_repartitioned(df, header).selectExpr("id", "spark_partition_id()").sort("id").collect())
+        found.append(repartitioned(df, header).selectExpr("id", "spark_partition_id()").sort("id").collect())
     spark.conf.unset("spark.sql.session.timeZone")
     spark.conf.unset("spark.sql.jsonGenerator.ignoreNullFields")
     assert found[0] == found[1]

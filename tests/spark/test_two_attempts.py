@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
 def attempt(writer: FdbQueueWriter, seed: int | None, start: Any, done: Any) -> None:
     """Write the partition, in the order that `seed` gives, as a worker of Spark does."""
-    source._partition = lambda: 0
+    source.partition_here = lambda: 0
     values = VALUES if seed is None else random.Random(seed).sample(VALUES, k=len(VALUES))
     start.wait()
     done.put(writer.write(batches(values)))
@@ -38,7 +38,7 @@ def batches(values: list[bytes]) -> Iterator[Any]:
 
 def submit(options: dict[str, str], values: list[bytes], start: Any, done: Any) -> None:
     """Submit the job as a driver and its one task do."""
-    source._partition = lambda: 0
+    source.partition_here = lambda: 0
     start.wait()
     try:
         writer = FdbQueueDataSource(options).writer(SCHEMA, overwrite=False)

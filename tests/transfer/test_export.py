@@ -279,7 +279,7 @@ def bomb(file: Path, rows: int, size: int) -> Path:
     """Write a Parquet file whose rows share one value."""
     header = {"fdbqueue": 1, "queue": "q", "codec": "bytes", "order": None, "last_index": 1}
     shared = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([bytes(size)]))
-    schema = parquet._schema(pa)
+    schema = parquet.schema_of(pa)
     plain = {"position": [f"{at + 1}:aa" for at in range(rows)], "state": ["available"] * rows}
     empty = {pa.int64(): 0, pa.binary(): b"", pa.string(): ""}
     columns = {
@@ -383,16 +383,16 @@ def test_an_import_into_a_queue_that_is_cleared_meanwhile_says_so(
     file = exported(db, queue, tmp_path)
     with pytest.raises(Cut), cut_at(3):
         import_items(db, target, file)
-    progress = exports._progress
+    progress = exports.progress_of
     assert target.stats(db).available == 4
 
     async def cleared_after_it_was_read(tr: Any, **given: Any) -> Any:
         found = await progress(tr, **given)
-        monkeypatch.setattr(exports, "_progress", progress)
+        monkeypatch.setattr(exports, "progress_of", progress)
         target.clear(db)
         return found
 
-    monkeypatch.setattr(exports, "_progress", cleared_after_it_was_read)
+    monkeypatch.setattr(exports, "progress_of", cleared_after_it_was_read)
     with pytest.raises(TransferError, match="was cleared while the file was imported"):
         import_items(db, target, file)
     assert import_items(db, target, file).enqueued == 9
@@ -404,7 +404,7 @@ def test_two_imports_of_one_file_at_once_write_each_item_once(
     queue, target = Queue(space["from"]), Queue(space["to"])
     queue.enqueue_many(db, [b"%d" % number for number in range(9)])
     file = exported(db, queue, tmp_path)
-    progress, others = exports._progress, iter([None])
+    progress, others = exports.progress_of, iter([None])
 
     async def beside_another(tr: Any, **given: Any) -> Any:
         found = await progress(tr, **given)
@@ -412,7 +412,7 @@ def test_two_imports_of_one_file_at_once_write_each_item_once(
             import_items(db, target, file)
         return found
 
-    monkeypatch.setattr(exports, "_progress", beside_another)
+    monkeypatch.setattr(exports, "progress_of", beside_another)
     assert import_items(db, target, file).items == 9
     assert [item.value for item in target.browse(db)] == [b"%d" % number for number in range(9)]
 

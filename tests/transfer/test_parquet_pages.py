@@ -65,7 +65,7 @@ def test_a_page_that_lies_about_itself_is_refused_before_it_is_decoded(
     file = tmp_path / "items.parquet"
     whole = export_of(file, "x" * 1_100_000)
     assert len(whole) < 10_000
-    at = pq.read_metadata(file).row_group(0).column(parquet._COLUMNS.index("value")).dictionary_page_offset
+    at = pq.read_metadata(file).row_group(0).column(parquet.COLUMNS.index("value")).dictionary_page_offset
     page = whole[at : at + 11]
     assert (page[:3], len(patch(page))) == (b"\x15\x04\x15", 11)
     file.write_bytes(whole[:at] + patch(page) + whole[at + 11 :])
@@ -166,7 +166,7 @@ def test_a_column_that_can_not_be_decoded_is_named(
     monkeypatch.setattr(parquet, "GROUP_ROWS", 2)
     file = tmp_path / "items.parquet"
     whole = bytearray(export_of(file))
-    chunk = pq.read_metadata(file).row_group(1).column(parquet._COLUMNS.index("state"))
+    chunk = pq.read_metadata(file).row_group(1).column(parquet.COLUMNS.index("state"))
     at = chunk.data_page_offset - 4  # within the compressed dictionary
     whole[at : at + 4] = b"\xff" * 4
     file.write_bytes(whole)

@@ -166,7 +166,7 @@ def test_a_thread_that_waits_gets_an_error_when_the_database_is_closed(kind: str
             raised.put(error)
 
     threading.Thread(target=work, daemon=True).start()
-    while not db._store()._changes._watched:
+    while not db._store().changes.watched:
         time.sleep(0)  # until the thread waits
     db.close()
     assert "was closed" in str(raised.get(timeout=60))

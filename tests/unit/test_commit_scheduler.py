@@ -117,15 +117,15 @@ def test_a_thread_that_gets_a_turn_and_stops_committing_leaves_no_thread_asleep(
     def have_the_turn() -> None:
         assert not turns.sleep(CommitRequest(), [], lead), "nobody else is about"
         over.wait()
-        turns._trust = scheduling.QUIET_SECONDS
+        turns.trust = scheduling.QUIET_SECONDS
         assert turns.sleep(last, pending, lead), "it hands the turn on, and sleeps"
 
     holder = threading.Thread(target=have_the_turn, daemon=True)
     holder.start()
-    until(lambda: bool(turns._holder))
-    turns._trust = FOREVER  # else the deputy may look, and take the turn, before the holder hands it on
+    until(lambda: bool(turns.holder))
+    turns.trust = FOREVER  # else the deputy may look, and take the turn, before the holder hands it on
     one = sleeping(turns, first, pending)
-    until(lambda: bool(turns._deputy))
+    until(lambda: bool(turns.deputy))
     other = sleeping(turns, second, pending)
     finish(turns, first, second)
 
@@ -146,7 +146,7 @@ def test_a_thread_keeps_an_expired_turn_until_it_sleeps(clock: Clock) -> None:
     turns.sleep(CommitRequest(), [], threading.Lock())
     clock.now += 2
     finish(turns, first)
-    assert turns._holder == threading.get_ident(), "two who are awake would wait for the interpreter in turns"
+    assert turns.holder == threading.get_ident(), "two who are awake would wait for the interpreter in turns"
     clock.now += round(scheduling.QUIET_SECONDS * 1e9)
     joined(one)
 
@@ -167,9 +167,9 @@ def test_an_active_thread_is_checked_more_and_more_rarely(clock: Clock) -> None:
 
 def test_a_sleeping_thread_becomes_the_deputy_of_the_turn_holder(clock: Clock) -> None:
     turns = TimeSlices()
-    turns._deputy = 1
+    turns.deputy = 1
     assert looks(turns, clock, goes_on_for=1, holder=1) == pytest.approx([scheduling.QUIET_SECONDS])
-    assert turns._deputy == threading.get_ident(), "so the other one need not wake anybody for it"
+    assert turns.deputy == threading.get_ident(), "so the other one need not wake anybody for it"
 
 
 def looks(turns: TimeSlices, clock: Clock, *, goes_on_for: int, holder: int = 1) -> list[float]:
@@ -181,12 +181,12 @@ def looks(turns: TimeSlices, clock: Clock, *, goes_on_for: int, holder: int = 1)
             slept.append(timeout)
             clock.now += round(timeout * 1e9) + 1
             if len(slept) < goes_on_for:
-                turns._last = clock.monotonic()
+                turns.last = clock.monotonic()
             return False
 
-    turns._take(holder, clock.monotonic())
-    turns._sleep(cast(threading.Lock, Gate()), threading.get_ident())
-    assert turns._holder == threading.get_ident(), "it took the turn of one who has gone away"
+    turns.take(holder, clock.monotonic())
+    turns.wait_for_turn(cast(threading.Lock, Gate()), threading.get_ident())
+    assert turns.holder == threading.get_ident(), "it took the turn of one who has gone away"
     return slept
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import ClusterError, FDBError, StorageError
-from fdbqueue.engine.cluster import _import_binding
+from fdbqueue.engine.cluster import import_binding
 from fdbqueue.engine.errors import DESCRIPTIONS, NO_ANSWER, text_of, told
 
 
@@ -39,4 +39,4 @@ def test_a_client_library_that_can_not_be_loaded_says_why(monkeypatch: pytest.Mo
     fake: Any = SimpleNamespace(is_api_version_selected=lambda: False, api_version=api_version)
     monkeypatch.setitem(sys.modules, "fdb", fake)
     with pytest.raises(ClusterError, match=r"can't be loaded \(libfdb_c.so: file too short\)"):
-        _import_binding()
+        import_binding()

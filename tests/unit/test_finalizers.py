@@ -66,12 +66,12 @@ def test_a_dropped_watch_waits_for_no_lock() -> None:
     with fdbqueue.open("memory:") as db:
         watches = [pending(db)]
         changes, outstanding = counted_in(db)
-        with held_elsewhere(changes._lock, outstanding.lock):
+        with held_elsewhere(changes.lock, outstanding.lock):
             assert ends(watches.clear)
         db.options.set_max_watches(1)
         watches.append(pending(db))  # the dropped watch no longer counts
-        assert list(changes._watched) == [b"key"]
-        assert len(changes._watched[b"key"]) == 1
+        assert list(changes.watched) == [b"key"]
+        assert len(changes.watched[b"key"]) == 1
 
 
 def test_a_collection_in_the_thread_that_holds_the_lock_ends_a_watch() -> None:
@@ -80,9 +80,9 @@ def test_a_collection_in_the_thread_that_holds_the_lock_ends_a_watch() -> None:
         changes, outstanding = counted_in(db)
 
         def collect() -> None:
-            with changes._lock, outstanding.lock:
+            with changes.lock, outstanding.lock:
                 watch.__del__()
-                assert list(changes._watched) == [b"key"]  # what the thread reads under the lock stays as it is
+                assert list(changes.watched) == [b"key"]  # what the thread reads under the lock stays as it is
 
         assert ends(collect)
 
@@ -104,7 +104,7 @@ def test_a_dropped_read_of_a_future_version_waits_for_no_lock() -> None:
         trs[0].set_read_version(newest.get_read_version().wait() + 1_000_000)
         trs[0].get(b"key")
         wait: Any = trs[0]._version_wait
-        with held_elsewhere(wait._looking, store_of(db)._changes._lock):
+        with held_elsewhere(wait._looking, store_of(db).changes.lock):
             assert ends(trs.clear)
 
 
@@ -116,4 +116,4 @@ def pending(db: Any) -> Any:
 
 
 def counted_in(db: Any) -> tuple[Changes, Outstanding]:
-    return store_of(db)._changes, db._outstanding
+    return store_of(db).changes, db._outstanding

@@ -98,7 +98,7 @@ def test_a_backup_goes_through_no_link(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "copy.part").symlink_to(tmp_path / "outside", target_is_directory=True)
     with pytest.raises(StorageError, match=r"copy\.part: is in the way"):
-        backup._copy(str(tmp_path / "shop"), str(tmp_path / "copy"))
+        backup.copy_data(str(tmp_path / "shop"), str(tmp_path / "copy"))
     assert os.listdir(tmp_path / "outside") == []
 
 

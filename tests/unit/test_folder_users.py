@@ -167,6 +167,6 @@ def test_a_file_of_another_user_that_is_not_the_groups_yet_is_waited_for(place: 
 
 
 def wait_for_rights(path: Path, ready: object) -> None:
-    folder._BEING_MADE_SECONDS = 30.0  # type: ignore[misc]  # of this process
+    folder.BEING_MADE_SECONDS = 30.0  # type: ignore[misc]  # of this process
     ready.set()  # type: ignore[attr-defined]
     work(WORKER, path)

@@ -101,7 +101,7 @@ def test_the_text_of_a_group_or_a_subscription_names_it_and_no_other(name: str) 
 
 @given(_texts.filter(bool))
 def test_a_text_that_is_typed_means_itself_unless_it_begins_as_another_form(text: str) -> None:
-    if text.startswith("[") or names._OBJECT.match(text):
+    if text.startswith("[") or names.OBJECT.match(text):
         return
     assert names.queue_named(text) == names.session_named(text) == names.text_named(text, "group") == text
 

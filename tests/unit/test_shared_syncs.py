@@ -28,13 +28,13 @@ def store(tmp_path: Path) -> Iterator[Store]:
 @pytest.fixture
 def syncs(monkeypatch: pytest.MonkeyPatch) -> list[Durable]:
     found: list[Durable] = []
-    sync = Durable._sync
+    sync = Durable.sync
 
     def noted(durable: Durable) -> None:
         found.append(durable)
         sync(durable)
 
-    monkeypatch.setattr(Durable, "_sync", noted)
+    monkeypatch.setattr(Durable, "sync", noted)
     return found
 
 
@@ -52,7 +52,7 @@ class Another:
 def forget(store: Store) -> int:
     """Let it be unknown whether the last commit is on the disk; return its number."""
     last: int = store.files.env.info()["last_txnid"]
-    store.files._folder_lock.synced = last - 1
+    store.files.folder_lock.synced = last - 1
     return last
 
 
@@ -68,7 +68,7 @@ def test_a_process_that_waits_for_the_sync_of_another_does_not_sync_itself(
 ) -> None:
     last = forget(store)
     another = Another(store)
-    at_each_pause(monkeypatch, lambda: setattr(store.files._folder_lock, "synced", last))
+    at_each_pause(monkeypatch, lambda: setattr(store.files.folder_lock, "synced", last))
     store.files.disk.ensure(last)
     assert syncs == []
     another.end()
@@ -82,7 +82,7 @@ def test_if_the_other_process_ends_without_a_sync_this_one_syncs(
     at_each_pause(monkeypatch, another.end)
     store.files.disk.ensure(last)
     assert len(syncs) == 1
-    assert store.files._folder_lock.synced == last
+    assert store.files.folder_lock.synced == last
     Another(store).end()  # the lock is free again
 
 
@@ -94,14 +94,14 @@ def test_a_process_does_not_wait_for_ever_for_one_that_was_stopped_in_its_sync(
     another = Another(store)
     store.files.disk.ensure(last)
     assert len(syncs) == 1
-    assert store.files._folder_lock.synced == last
+    assert store.files.folder_lock.synced == last
     another.end()
 
 
 def stop_in_a_sync(path: str) -> None:
     """Commit, and stop while the commit is written to the disk."""
     with opened(Path(path)) as store:
-        pytest.MonkeyPatch().setattr(Durable, "_sync", lambda _: stop_here())
+        pytest.MonkeyPatch().setattr(Durable, "sync", lambda _: stop_here())
         put(store, (b"b", b"2"))
 
 
@@ -135,7 +135,7 @@ def test_once_the_lock_was_free_a_process_waits_again_for_the_sync_of_another(
     syncs.clear()
     last = forget(store)
     another = Another(store)
-    at_each_pause(monkeypatch, lambda: setattr(store.files._folder_lock, "synced", last))
+    at_each_pause(monkeypatch, lambda: setattr(store.files.folder_lock, "synced", last))
     store.files.disk.ensure(last)
     assert syncs == []
     another.end()
@@ -147,7 +147,7 @@ def test_a_disk_that_fails_leaves_the_lock_free(store: Store, tmp_path: Path, mo
     def fail(durable: Durable) -> None:
         raise StorageError("the disk failed")
 
-    monkeypatch.setattr(Durable, "_sync", fail)
+    monkeypatch.setattr(Durable, "sync", fail)
     with pytest.raises(StorageError, match="the disk failed"):
         store.files.disk.ensure(last)
     Another(store).end()
@@ -162,7 +162,7 @@ def test_the_next_commit_waits_for_the_sync_that_its_predecessor_makes(
     another = Another(store)
 
     def synced() -> None:
-        store.files._folder_lock.synced = last
+        store.files.folder_lock.synced = last
         another.end()
 
     at_each_pause(monkeypatch, synced)
@@ -178,6 +178,6 @@ def test_a_large_commit_of_another_process_is_unlabelled_before_the_next_commit(
     last = forget(store)
     durable = store.files.disk
     assert isinstance(durable, Durable)
-    durable._labels.write(last, None)
+    durable.labels.write(last, None)
     put(store, (b"b", b"2"))
     assert len(syncs) == 3, "two for the large one, whose label goes, and its own"

@@ -26,14 +26,14 @@ from tests.helpers.stores import contents, opened, put, sets, view
 def test_a_commit_that_another_thread_is_making_is_finished_before_the_files_are_closed(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {})
     reached, go_on = threading.Event(), threading.Event()
-    ensure = store._committer._disk.ensure
+    ensure = store.committer._disk.ensure
 
     def slow(txn: int, **how: bool) -> None:
         reached.set()
         go_on.wait(30)
         ensure(txn, **how)
 
-    with patch.object(type(store._committer._disk), "ensure", side_effect=slow):
+    with patch.object(type(store.committer._disk), "ensure", side_effect=slow):
         request = sets((b"a", b"1"))
         committing = threading.Thread(target=put_one, args=(store, request))
         committing.start()
@@ -152,7 +152,7 @@ def test_ctrl_c_at_any_line_of_closing_leaves_nothing_open(tmp_path: Path) -> No
 
     def then(place: str) -> None:
         nonlocal store, closed
-        if store._users:  # it was interrupted before that began
+        if store.users:  # it was interrupted before that began
             store.close()
         else:
             closed += 1
@@ -238,7 +238,7 @@ class Panicking:
 def test_commits_work_after_a_reader_reopened_the_files(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         put(store, (b"a", b""))
-        store._begin = Panicking(store.files.env).begin
+        store.begin = Panicking(store.files.env).begin
         assert contents(store) == [(b"a", b"")]
         put(store, (b"b", b""))
 
@@ -247,14 +247,14 @@ def test_files_that_could_not_be_reopened_are_closed_once_and_opened_later(tmp_p
     with opened(tmp_path) as store:
         put(store, (b"a", b""))
         with patch.object(lmdb, "open", side_effect=lmdb.Error("x")):
-            store._begin = Panicking(store.files.env).begin
+            store.begin = Panicking(store.files.env).begin
             for use in (lambda: contents(store), lambda: put(store, (b"b", b""))):
                 with pytest.raises(StorageError):
                     use()
         fds = [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]  # the numbers are used again
         assert contents(store) == [(b"a", b"")]
         put(store, (b"b", b""))
-        store._begin = Panicking(store.files.env).begin
+        store.begin = Panicking(store.files.env).begin
         with patch.object(lmdb, "open", side_effect=lmdb.Error("x")), pytest.raises(StorageError):
             store.snapshot()
         fds += [os.open(os.devnull, os.O_RDONLY) for _ in range(10)]

@@ -280,7 +280,7 @@ def test_a_process_that_commits_seldom_forgets_what_others_have_committed(
     monkeypatch.setattr(commit_log, "BLOCK_BYTES", 1_000)
     clock, sizes = MovableClock(StoreClock().boot()), []
     with opened(tmp_path, clock=clock) as store:
-        recent = store._committer._recent
+        recent = store.committer.recent
         for number in range(8):
             subprocess.run([sys.executable, "-c", OFTEN, str(tmp_path)], check=True, timeout=120, cwd=repository)
             clock.ahead += 10

@@ -207,14 +207,14 @@ def test_a_commit_that_fails_on_disk_is_unknown_and_the_files_are_reopened(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with opened(folder) as store:
-        committer: Any = store._committer
-        committer._begin = Failing(store.files.env, lambda txn: txn.commit()).begin
+        committer: Any = store.committer
+        committer.begin = Failing(store.files.env, lambda txn: txn.commit()).begin
         assert put(store, (b"a", b"")).error == 1021
         assert "outcome is unknown" in caplog.text
-        committer._begin = Failing(store.files.env, lambda txn: None).begin
+        committer.begin = Failing(store.files.env, lambda txn: None).begin
         with pytest.raises(StorageError, match="Nothing of this commit was kept"):
             put(store, (b"b", b""))
-        committer._begin = Panicking(store.files.env).begin
+        committer.begin = Panicking(store.files.env).begin
         given_up = store.files
         put(store, (b"c", b""))
         assert store.files is not given_up
@@ -223,15 +223,15 @@ def test_a_commit_that_fails_on_disk_is_unknown_and_the_files_are_reopened(
 
 def test_a_commit_of_another_process_in_place_of_a_lost_one_is_known(folder: Path, processes: Processes) -> None:
     with opened(folder) as store, view(store) as snapshot:
-        committer: Any = store._committer
+        committer: Any = store.committer
 
         def outrun(txn: Any) -> None:
             txn.abort()
             processes.run(write_theirs, folder)
 
-        committer._begin = Failing(store.files.env, outrun).begin
+        committer.begin = Failing(store.files.env, outrun).begin
         assert put(store, (b"mine", b"")).error == 1021
-        committer._begin = store.files.env.begin
+        committer.begin = store.files.env.begin
         assert commit(store, sets((b"a", b""), snapshot_version=snapshot.version, read_keys=[b"theirs"])).error == 1020
 
 

@@ -39,12 +39,12 @@ class Interrupting(list[Any]):
 def test_a_commit_that_took_effect_right_before_an_interrupt_conflicts_with_others(store: Store) -> None:
     put(store, (b"a", b"0"))
     with view(store) as before:
-        recent = store._committer._recent
+        recent = store.committer.recent
         recent.fresh = Interrupting()
         store.submit(request := sets((b"a", b"1")))
         with pytest.raises(KeyboardInterrupt):
             store.wait(request)
-        assert store._committer._recent is not recent
+        assert store.committer.recent is not recent
         assert commit(store, sets((b"b", b""), snapshot_version=before.version, read_keys=[b"a"])).error == 1020
         with view(store) as after:
             assert after.get(b"a") == b"1"

@@ -224,13 +224,13 @@ def test_after_an_older_file_was_put_in_its_place_commits_wait_for_the_disk(
     with opened(tmp_path / "folder") as store:
         contents(store)
         waits: list[int] = []
-        sync = disk.Durable._sync
+        sync = disk.Durable.sync
 
         def noted(durable: disk.Durable) -> None:
             waits.append(1)
             sync(durable)
 
-        monkeypatch.setattr(disk.Durable, "_sync", noted)
+        monkeypatch.setattr(disk.Durable, "sync", noted)
         put(store, (b"b", b""))
         assert waits
 
@@ -288,7 +288,7 @@ def test_a_disk_that_fails_at_a_label_is_a_clear_error(
             patched.setattr(Labels, what, failing)
             request = sets((b"b", b"x" * 10_000))
             store.submit(request)
-            store._committer.wait(request)
+            store.committer.wait(request)
             assert request.error == outcome
             assert isinstance(request.failure, StorageError) == (outcome == 1510)
         put(store, (b"c", b""))

@@ -227,7 +227,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     wait = ProcessScheduler.wait
 
     def noted(scheduler: ProcessScheduler) -> None:
-        if scheduling._HOLDER.unpack_from(scheduler._page)[0] == 1:
+        if scheduling.PAGE_HOLDER.unpack_from(scheduler.page)[0] == 1:
             found.append(threading.current_thread().name)
         wait(scheduler)
 

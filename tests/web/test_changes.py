@@ -199,7 +199,7 @@ class AdminCsrf:
     @staticmethod
     def of(app: Any, browser: Browser) -> str:
         browser.get("")
-        return str(app._app._csrf(browser.client.cookies["fdbqueue_browser"]))
+        return str(app._app.csrf(browser.client.cookies["fdbqueue_browser"]))
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from fdbqueue.cli import app
 from fdbqueue.cli.opening import queue_of
 from fdbqueue.layers import Leases, Sessions, constant
 from tests.helpers.staging import wait_until
-from tests.web.test_served import Server, _stops_servers, browser
+from tests.web.test_served import Server, browser, stops_servers
 
-__all__ = ["_stops_servers", "browser"]
+__all__ = ["browser", "stops_servers"]
 SLOW_CARRIER, NO_ADDRESS = "TimeoutError: the carrier did not answer", "ValueError: no such address"
 
 

@@ -325,7 +325,7 @@ def test_closing_ends_the_thread(db: Any, space: Any) -> None:
     app = AdminApp(db, within=space)
     Browser(app).get("")
     app.close()
-    assert not [one for one in threading.enumerate() if one is app._sampler._thread]
+    assert not [one for one in threading.enumerate() if one is app.sampler.thread]
 
 
 def test_a_history_keeps_an_hour_and_forgets_a_cleared_queue() -> None:

@@ -176,7 +176,7 @@ def test_a_button_and_its_command_do_the_same(db: Any, url: str, space: Subspace
 def test_each_page_has_a_command(db: Any, url: str, space: Subspace) -> None:
     pages = AdminApp(db, within=space)
     pages.close()
-    routes = {route.path.strip("/") for route in pages._routes}
+    routes = {route.path.strip("/") for route in pages.routes}
     assert routes - {"preview", "apply", "login", "static/{name}"} == set(LOOKS)
     one = Own(db, space["one"])
     streamed = Queue(space["streamed"], codec="json")

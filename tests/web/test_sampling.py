@@ -25,7 +25,7 @@ def test_a_failed_read_warns_unless_the_database_was_closed_meanwhile(
             db.close()
         raise StorageError("no page could be read")
 
-    monkeypatch.setattr(Sampler, "_sample", fails)
+    monkeypatch.setattr(Sampler, "sample", fails)
     sampler = Sampler(db)
     assert sampler.look().problem == "no page could be read"
     sampler.close()
@@ -52,11 +52,11 @@ def test_the_first_look_reads_once(db: Any, monkeypatch: pytest.MonkeyPatch) -> 
 
     def sample(sampler: Sampler) -> None:
         ready.begun.wait()  # the caller has done all but wait
-        sampler._last = Sample(0.0, 0.0, ())
+        sampler.last = Sample(0.0, 0.0, ())
 
-    monkeypatch.setattr(Sampler, "_sample", sample)
+    monkeypatch.setattr(Sampler, "sample", sample)
     sampler = Sampler(db)
-    sampler._ready, sampler._wake = ready, wake
+    sampler.ready, sampler.wake = ready, wake
     sampler.look()
     wake.begun.wait()
     assert not wake.found[0], "it reads again at once"
@@ -69,9 +69,9 @@ def test_the_samples_of_a_closed_database_end_without_a_warning(caplog: pytest.L
     sampler.look()
     db.close()
     sampler.refresh()
-    assert sampler._thread is not None
-    sampler._thread.join(30)
-    assert not sampler._thread.is_alive()
+    assert sampler.thread is not None
+    sampler.thread.join(30)
+    assert not sampler.thread.is_alive()
     assert "was closed" in sampler.look().problem
     assert not caplog.records
 
@@ -86,8 +86,8 @@ def test_the_histories_of_many_queues_keep_as_many_points_as_those_of_few(monkey
         sampler = Sampler(db)
         for _ in range(40):
             clock.now += 600.0
-            sampler._sample()
-    kept = [history.points for history in sampler._histories.values()]
+            sampler.sample()
+    kept = [history.points for history in sampler.histories.values()]
     assert [len(points) for points in kept] == 10 * [3]
     assert {points[-1][0] for points in kept} == {clock.now}
     assert all(points[-1][0] - points[0][0] >= 1_800.0 for points in kept)

@@ -33,7 +33,7 @@ _servers: list[Server] = []
 
 
 @pytest.fixture(autouse=True)
-def _stops_servers() -> Iterator[None]:
+def stops_servers() -> Iterator[None]:
     yield
     while _servers:
         _servers.pop().kill()

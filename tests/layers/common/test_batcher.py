@@ -244,7 +244,7 @@ def test_an_announced_group_of_calls_is_waited_for_briefly(
     line.announce(2)
     with ThreadPoolExecutor(1) as pool:
         gathering = pool.submit(run, line.gather())
-        wait_until(lambda: line._gathering is not None)
+        wait_until(lambda: line.gathering is not None)
         assert not gathering.done()
         line.join(PendingCall(object(), 2))  # type: ignore[arg-type]
         gathering.result(60)

@@ -53,9 +53,9 @@ def test_a_thread_that_waits_gets_an_error(own: Any, space: Subspace, kind: str)
         except CLOSED as error:
             raised.put(error)
 
-    waiting = len(blocking._waiting)
+    waiting = len(blocking.waiting)
     threading.Thread(target=work, daemon=True).start()
-    wait_until(lambda: len(blocking._waiting) > waiting)
+    wait_until(lambda: len(blocking.waiting) > waiting)
     own.close()
     assert "was closed" in str(raised.get(timeout=20))
 
@@ -71,9 +71,9 @@ def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -
         call = wait.aio() if verb is None else verb.aio(own, timeout=None)
 
     async def main() -> None:
-        waiting = len(blocking._waiting)
+        waiting = len(blocking.waiting)
         task = asyncio.ensure_future(call)
-        while len(blocking._waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
+        while len(blocking.waiting) == waiting:  # noqa: ASYNC110 - it waits in no event of its own
             await asyncio.sleep(0)
         own.close()
         with pytest.raises(CLOSED, match="was closed"):
@@ -84,9 +84,9 @@ def test_a_task_that_waits_gets_an_error(own: Any, space: Subspace, kind: str) -
 
 def test_a_wait_at_another_database_goes_on(own: Any, db: Any, space: Subspace) -> None:
     staged, taken = StagedQueue(Queue(space)), SimpleQueue[Any]()
-    waiting = len(blocking._waiting)
+    waiting = len(blocking.waiting)
     threading.Thread(target=lambda: taken.put(staged.dequeue(db, timeout=30)), daemon=True).start()
-    wait_until(lambda: len(blocking._waiting) > waiting)
+    wait_until(lambda: len(blocking.waiting) > waiting)
     own.close()
     Queue(space).enqueue(db, b"x")
     assert taken.get(timeout=20).value == b"x"
@@ -95,9 +95,9 @@ def test_a_wait_at_another_database_goes_on(own: Any, db: Any, space: Subspace) 
 def test_a_wait_that_begins_just_after_a_close_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocking, "AGAIN_SECONDS", 0.01)
     blocking.wake_all()
-    others = set(blocking._waiting)  # threads of other tests may still wait
+    others = set(blocking.waiting)  # threads of other tests may still wait
     began = time.monotonic()
     run(until_changed([Promise()], None))
     run(until_changed([Promise()], 3600.0))
     assert time.monotonic() - began < 600
-    assert set(blocking._waiting) <= others
+    assert set(blocking.waiting) <= others

@@ -58,7 +58,7 @@ def test_a_drain_waits_for_items_that_a_cancelled_call_puts_back(
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        first = held._gate
+        first = held.gate
         held.hold()
         first.keep()  # the call's own commit takes effect, and that of the thread that puts the items back waits
         await until(held.committing.is_set)
@@ -148,7 +148,7 @@ def test_a_drain_waits_for_an_item_in_hand_that_may_come_back(
             raise ValueError("now it comes back")
 
     monkeypatch.setattr(StagedQueue, "_take", telling)
-    monkeypatch.setattr(Run, "_is_done", nothing_is_left)
+    monkeypatch.setattr(Run, "is_done", nothing_is_left)
 
     leases = Leases(queue, max_attempts=2, backoff=lambda attempt: 0)
     assert Consumer(leases, handle, concurrency=2).drain(db).acked == 1
@@ -269,7 +269,7 @@ def give_back(db: Any, queue: Queue, clock: Clock) -> None:
 
 def in_time(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
     """Let something happen once, when a drain's call has taken nothing, and before it says that it is done."""
-    is_done = Run._is_done
+    is_done = Run.is_done
     moved: list[bool] = []
 
     async def first_move(self: Run) -> bool:
@@ -278,7 +278,7 @@ def in_time(monkeypatch: pytest.MonkeyPatch, move: Callable[[], None]) -> None:
             move()
         return await is_done(self)
 
-    monkeypatch.setattr(Run, "_is_done", first_move)
+    monkeypatch.setattr(Run, "is_done", first_move)
 
 
 @pytest.mark.parametrize("move", [grant, delay, expire, give_back])

@@ -52,15 +52,15 @@ def test_a_port_answers_while_the_consumer_runs(db: Any, leases: Leases, where: 
     seen: list[int] = []
 
     def handle(lease: Lease) -> None:
-        assert consumer._probe is not None
-        seen.append(probed(consumer._probe.port)[0])
+        assert consumer.probe is not None
+        seen.append(probed(consumer.probe.port)[0])
 
     consumer = Consumer(leases, handle, health=where)
     consumer.drain(db)
     assert seen == [200]
-    assert consumer._probe is not None
+    assert consumer.probe is not None
     with pytest.raises(urllib.error.URLError):
-        probed(consumer._probe.port)
+        probed(consumer.probe.port)
 
 
 def test_sessions_can_be_probed_too(db: Any, space: Subspace, tmp_path: Path) -> None:

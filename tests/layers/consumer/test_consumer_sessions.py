@@ -517,7 +517,7 @@ def test_states_are_right_however_handlers_end(db: Any, space: Subspace) -> None
 def test_an_item_that_was_acked_counts_though_its_lease_is_lost_before_the_consumer_knows(
     db: Any, sessions: Sessions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settled = SessionHandling._settled
+    settled = SessionHandling.settled
 
     def settled_late(run: SessionHandling, holds: list[TurnHold], *rest: Any) -> None:
         for hold in holds:  # as a look does that finds the lease lost
@@ -526,7 +526,7 @@ def test_an_item_that_was_acked_counts_though_its_lease_is_lost_before_the_consu
         settled(run, holds, *rest)
         consumer.stop()
 
-    monkeypatch.setattr(SessionHandling, "_settled", settled_late)
+    monkeypatch.setattr(SessionHandling, "settled", settled_late)
     sessions.enqueue(db, "a", session="Ann")
     consumer = Consumer(sessions, lambda lease: None)
     assert consumer.run(db).acked == 1
@@ -552,9 +552,9 @@ def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
         ending(run, hold, where)
         left.set()
 
-    ending = SessionHandling._leave
+    ending = SessionHandling.leave
     monkeypatch.setattr(TurnHold, "to_settle", after_the_turn_has_ended)
-    monkeypatch.setattr(SessionHandling, "_leave", leave)
+    monkeypatch.setattr(SessionHandling, "leave", leave)
     sessions.enqueue_many(db, ["a", "b"], session="Ann")
     consumer = Consumer(sessions, lambda lease: None)
     worker = threading.Thread(target=consumer.run, args=(db,), daemon=True)

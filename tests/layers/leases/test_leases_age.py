@@ -127,7 +127,7 @@ def test_an_item_is_never_said_to_be_older_than_it_is(moves: list[tuple[int, int
         looks.remember(counted, first, now_us)
         if came:
             assert 0 <= looks.age_us(counted, first, now_us) <= now_us - came[0][1]
-    assert len(looks._looks) <= MAX_LOOKS
+    assert len(looks.kept) <= MAX_LOOKS
 
 
 @pytest.mark.parametrize("amount", [MAX_LOOKS, 20 * MAX_LOOKS])
@@ -141,4 +141,4 @@ def test_very_many_looks_are_thinned_out_and_tell_about_the_same(amount: int) ->
     taken = Stats(half, 0, 0, 0, amount, amount - half, 0, 0, 0, 0)
     at_least_s = looks.age_us(taken, b"\x15\x01\x01y\x00", amount * 1_000_000) / 1e6
     assert half * (1 - 1 / PRECISION) <= at_least_s <= half
-    assert len(looks._looks) <= MAX_LOOKS
+    assert len(looks.kept) <= MAX_LOOKS

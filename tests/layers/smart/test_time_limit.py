@@ -53,7 +53,7 @@ def raised_late(at: int | None, monkeypatch: pytest.MonkeyPatch) -> tuple[int, T
     gate = Gate()
 
     def watch(limit: TimeLimit) -> None:
-        limit._lock = cast(threading.Lock, gate)
+        limit.lock = cast(threading.Lock, gate)
         watched.append(limit)
 
     monkeypatch.setattr(messages, "_lookout", lambda: SimpleNamespace(watch=watch))
@@ -171,7 +171,7 @@ def test_a_forked_child_stops_what_runs_too_long_too() -> None:
 
 def test_calls_may_begin_while_the_others_are_looked_at() -> None:
     """An object that is made for each call could begin a collection of garbage, and with it another thread's call."""
-    lookout = messages._Lookout()
+    lookout = messages.Lookout()
     limits = [TimeLimit(60.0) for _ in range(3_000)]  # Python keeps 2,000 small tuples to use again
     for limit in limits:
         lookout.watch(limit)

@@ -83,7 +83,7 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     def plan() -> Fault | None:
         if not failing:
             return None
-        staged._state()._version_of(faulty).note(seen)  # as an ack does in another thread
+        staged._state().version_of(faulty).note(seen)  # as an ack does in another thread
         return failing.pop()
 
     staged, faulty = StagedQueue(leases), FaultyDatabase(db, plan)
@@ -93,8 +93,8 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     assert lease is not None
     assert lease.value == "a"
     staged.ack(faulty, lease)
-    [coordinator] = staged._state()._coordinators.of(faulty).values()
-    coordinator._registrar.swept = True
+    [coordinator] = staged._state().coordinators.of(faulty).values()
+    coordinator.registrar.swept = True
     coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"

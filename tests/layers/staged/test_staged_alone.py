@@ -253,7 +253,7 @@ def test_of_two_calls_that_find_no_other_at_the_same_moment_one_leads(db: Any, q
 
     class Meanwhile(contextlib.nullcontext[None]):
         def __enter__(self) -> None:
-            calls._led = first
+            calls.led = first
 
     vars(calls)["_lock"] = Meanwhile()
     assert not calls.lead_alone(second)

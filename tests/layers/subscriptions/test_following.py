@@ -548,9 +548,9 @@ def test_a_named_browser_that_waited_long_and_is_interrupted_goes_on(
         waiting = pool.submit(follower.next_many, timeout=20)
         for _ in range(3):  # each wakes it; then it looks, stores its place, and removes what all have seen
             clock.now += 60
-            places.append(bytes(db[follower._key]))
+            places.append(bytes(db[follower.key]))
             queue.enqueue(db, "blue")
-            wait_until(lambda: bytes(db[follower._key]) not in places)
+            wait_until(lambda: bytes(db[follower.key]) not in places)
         leases = subscriptions.leases
         leases.enqueue(db, "b", headers={"colour": "red"})
         assert [item.value for item in waiting.result(20)] == ["b"]

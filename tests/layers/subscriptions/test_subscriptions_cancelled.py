@@ -149,7 +149,7 @@ def test_a_call_cancelled_during_its_removal_is_removed(
     db: Any, subscriptions: Subscriptions, everything: Subscription, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = HeldDatabase(db)
-    leave = Awaiting._leave_waiters
+    leave = Awaiting.leave_waiters
     leaving: list[Awaiting] = []
 
     def held_leave(self: Awaiting, tr: Any) -> Any:
@@ -157,7 +157,7 @@ def test_a_call_cancelled_during_its_removal_is_removed(
         leaving.append(self)
         return leave(self, tr)
 
-    monkeypatch.setattr(Awaiting, "_leave_waiters", held_leave)
+    monkeypatch.setattr(Awaiting, "leave_waiters", held_leave)
     # Its time is over as soon as it stands in the line.
     monkeypatch.setattr(Awaiting, "_seconds_left", lambda self: 0.0 if self._request is not None else 100.0)
 

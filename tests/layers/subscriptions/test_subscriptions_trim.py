@@ -31,7 +31,7 @@ def test_a_transaction_that_records_arrivals_does_not_trim(db: Any, space: Subsp
     if records:
         announce(tr, queue.layout, [(b"a packed position", b"a packed position")])
 
-    run(head._trim(tr))
+    run(head.trim(tr))
 
     assert tr.get(queue.layout.trimmed_key).wait().present() == (not records)
 

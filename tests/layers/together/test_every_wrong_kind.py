@@ -106,7 +106,7 @@ def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str
     """Call a verb with one wrong argument after the other, and yield the raw errors."""
     parameters = list(inspect.signature(call.verb).parameters.values())
     positional = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
-    plain = {**dict(zip(positional[1:], call._args, strict=False)), **call._terms}
+    plain = {**dict(zip(positional[1:], call.args, strict=False)), **call.terms}
     if "timeout" in plain:
         plain["timeout"] = 0.0  # nothing may be left to take
     for one in parameters[1:]:

@@ -339,13 +339,13 @@ def test_it_costs_one_scan_for_all_items_of_a_call(
     for position in positions:
         spoil(db, leases, position)
     scans: list[object] = []
-    scanned = rescue._scanned
+    scanned = rescue.scanned_notes
 
     def counted(*given: Any) -> Any:
         scans.append(given)
         return scanned(*given)
 
-    monkeypatch.setattr(rescue, "_scanned", counted)
+    monkeypatch.setattr(rescue, "scanned_notes", counted)
 
     assert leases.cancel_many(db, positions) == [True] * 5
 

@@ -58,12 +58,12 @@ def _main() -> None:
     """Copy the folder that the arguments name, in a process of its own."""
     path, to = sys.argv[1:]
     try:
-        _copy(path, to)
+        copy_data(path, to)
     except StorageError as error:
         sys.exit(str(error))
 
 
-def _copy(path: str, to: str) -> None:
+def copy_data(path: str, to: str) -> None:
     part = f"{to}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:

@@ -197,8 +197,8 @@ class Changes:
         self._source = source
         self._notifier = notifier
         # Reentrant: a garbage collection under this lock may call the callbacks of a future.
-        self._lock = threading.RLock()
-        self._watched: dict[bytes, dict[Callback, None]] = {}
+        self.lock = threading.RLock()
+        self.watched: dict[bytes, dict[Callback, None]] = {}
         self._followers: dict[Callback, None] = {}
         self._ended: deque[tuple[bytes | None, Callback]] = deque()
         self._sorted: list[bytes] = []
@@ -212,9 +212,9 @@ class Changes:
         """Call `callback` after every commit from now on that writes `key`."""
 
         def add() -> None:
-            callbacks = self._watched.get(key)
+            callbacks = self.watched.get(key)
             if callbacks is None:
-                callbacks = self._watched[key] = {}
+                callbacks = self.watched[key] = {}
                 insort(self._sorted, key)
             callbacks[callback] = None
 
@@ -230,7 +230,7 @@ class Changes:
 
     def remind(self) -> None:
         """Call all callbacks that were given to `follow`."""
-        with self._lock:
+        with self.lock:
             self._forget_ended()
             followers = list(self._followers)
         for callback in followers:
@@ -238,8 +238,8 @@ class Changes:
 
     def remind_all(self) -> None:
         """Call all callbacks. After the store was closed, this ends every wait for a change."""
-        with self._lock:
-            found = dict.fromkeys(callback for callbacks in self._watched.values() for callback in callbacks)
+        with self.lock:
+            found = dict.fromkeys(callback for callbacks in self.watched.values() for callback in callbacks)
         for callback in found:
             callback()
         self.remind()
@@ -250,7 +250,7 @@ class Changes:
             # Outside the lock: `last_version` takes the store's lock, and a garbage collection under that may call the
             # callbacks of a future.
             told = None if self._thread is not None else self._source.last_version()
-            with self._lock:
+            with self.lock:
                 self._forget_ended()
                 if self._thread is None:
                     if told is None:
@@ -273,15 +273,15 @@ class Changes:
             key, callback = self._ended.popleft()
             if key is None:
                 self._followers.pop(callback, None)
-            elif (callbacks := self._watched.get(key)) is not None:
+            elif (callbacks := self.watched.get(key)) is not None:
                 callbacks.pop(callback, None)
                 if not callbacks:
-                    del self._watched[key]
+                    del self.watched[key]
                     del self._sorted[bisect_left(self._sorted, key)]
 
     def publish(self, entries: list[Commit]) -> None:
         """Report commits, in any order; a second report of the same commit does no harm."""
-        with self._lock:
+        with self.lock:
             self._published.update([version for version, _ in entries])
         self._tell(entries)
 
@@ -300,7 +300,7 @@ class Changes:
         if not entries:
             return False
         self._told = entries[-1][0]
-        with self._lock:
+        with self.lock:
             published = self._published
             self._published = {version for version in published if version > self._told}
         self._tell([entry for entry in entries if entry[0] not in published])
@@ -316,9 +316,9 @@ class Changes:
 
     def _tell(self, entries: list[Commit]) -> None:
         found: dict[Callback, None] = {}
-        with self._lock:
+        with self.lock:
             self._forget_ended()
-            if self._watched:
+            if self.watched:
                 for _, record in entries:
                     found.update(self._concerned(*decode(record)))
             found.update(self._followers)
@@ -330,7 +330,7 @@ class Changes:
 
     def _concerned(self, wrote: list[bytes], ranges: list[Range]) -> dict[Callback, None]:
         found: dict[Callback, None] = {}
-        watched, keys = self._watched, self._sorted
+        watched, keys = self.watched, self._sorted
         for key in wrote:
             if key in watched:
                 found.update(watched[key])
@@ -375,11 +375,11 @@ class Changes:
             return False
 
     def _nobody_watches(self) -> bool:
-        if (self._watched or self._followers) and not self._ended:
+        if (self.watched or self._followers) and not self._ended:
             return False
-        with self._lock:
+        with self.lock:
             self._forget_ended()
-            if self._watched or self._followers:
+            if self.watched or self._followers:
                 return False
             self._source.listen(False)
             self._thread = None

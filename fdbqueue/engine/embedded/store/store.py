@@ -72,7 +72,7 @@ class Store:
         self.path = path
         self.options = options
         self.clock = clock
-        self._users = 0
+        self.users = 0
         self._closer = 0
         self.versions_set = False
         self._forked = False
@@ -96,13 +96,13 @@ class Store:
             undo.callback(self.notifier.close)
             self.members = Members(self.path)
             undo.callback(self.members.close)
-            self._committer = Committer(self)
+            self.committer = Committer(self)
             undo.pop_all()
-        self.process_scheduler = self._committer.process_scheduler
-        self._background_committer = BackgroundCommitter(self._committer)
-        self._changes = Changes(self, self.notifier)
+        self.process_scheduler = self.committer.process_scheduler
+        self.background_committer = BackgroundCommitter(self.committer)
+        self.changes = Changes(self, self.notifier)
         self._snapshot_reaper = SnapshotReaper(self)
-        self._readers_checked = self.clock.seconds()
+        self.readers_checked = self.clock.seconds()
         self._tidied_commits = 0
 
     def _opened_files(self) -> Files:
@@ -118,7 +118,7 @@ class Store:
 
     def _use(self, files: Files) -> None:
         self.files = files
-        self._begin: Callable[..., Any] = files.env.begin
+        self.begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
         self._data = files.dbs.data
         self._last: tuple[int, int] = (-1, -1)
@@ -142,7 +142,7 @@ class Store:
                 raise
             with _stores_lock:
                 _stores[made] = store
-                store._users = 1
+                store.users = 1
             return store
         real = os.path.realpath(path)
         while True:
@@ -151,14 +151,14 @@ class Store:
                 if found is None or not found.files.in_place():
                     # No store is open there, or only one whose files were removed since.
                     found = _stores[real] = cls(real, parsed, clock or StoreClock())
-                if found._users or not found._closer:
+                if found.users or not found._closer:
                     if parsed.durable and not found.options.durable:
                         raise StorageError(
                             f"{path}: is open in this process with durability=relaxed. Close that first."
                         )
                     if parsed.checksums and not found.options.checksums:
                         raise StorageError(f"{path}: is open in this process with checksums=ignore. Close that first.")
-                    found._users += 1
+                    found.users += 1
                     return found
             # Another thread is closing it. A process can't open a file twice with LMDB, so wait.
             if found._closer == threading.get_ident():
@@ -174,16 +174,16 @@ class Store:
 
     def _give_up(self) -> None:
         with _stores_lock:
-            self._users -= 1
-            if self._users:
+            self.users -= 1
+            if self.users:
                 return
             self._closer = threading.get_ident()
         try:
-            self._committer.sweep()
-            for worker in (self._background_committer, self._changes, self._snapshot_reaper):
+            self.committer.sweep()
+            for worker in (self.background_committer, self.changes, self._snapshot_reaper):
                 worker.close()
-            self._committer.close(self._shut)
-            self._changes.remind_all()
+            self.committer.close(self._shut)
+            self.changes.remind_all()
             folder.remove(self.path)
         finally:
             with _stores_lock:
@@ -194,7 +194,7 @@ class Store:
 
     def _shut(self) -> None:
         with self._gate:
-            self._begin = self._refuse
+            self.begin = self._refuse
             for snapshot in list(self._open):
                 snapshot.shut()
             self._evict_all()
@@ -212,9 +212,9 @@ class Store:
         """
         with self._gate:
             try:
-                txn = self._begin(self._data)
+                txn = self.begin(self._data)
                 txn_id = txn.id()
-                last_id, version = self._committer.newest
+                last_id, version = self.committer.newest
                 if txn_id != last_id:
                     last_id, version = self._last
                 if txn_id != last_id:
@@ -278,8 +278,8 @@ class Store:
         committed since, or if LMDB refuses.
         """
         with self._gate, contextlib.suppress(lmdb.Error):
-            txn = self._begin(self._data)
-            txn_id, version = self._committer.newest
+            txn = self.begin(self._data)
+            txn_id, version = self.committer.newest
             if txn.id() == txn_id:
                 snapshot = Snapshot(txn, self._dbs, version, self._seconds(), self._forget)
                 self._open[snapshot] = None
@@ -306,9 +306,9 @@ class Store:
 
     def submit(self, request: CommitRequest) -> None:
         """Submit a commit. A waiting thread commits it; if none waits, the background committer does so soon."""
-        self._committer.submit(request)
-        if not self._background_committer.armed:
-            self._background_committer.arm()
+        self.committer.submit(request)
+        if not self.background_committer.armed:
+            self.background_committer.arm()
 
     def wait(self, request: CommitRequest) -> None:
         """Block until `request` is done.
@@ -317,9 +317,9 @@ class Store:
             StorageError: the disk failed, and nothing of the commit was kept.
         """
         try:
-            self._committer.wait(request)
+            self.committer.wait(request)
         except BaseException:
-            self._background_committer.kick()  # the interrupted thread may have had work to do for others
+            self.background_committer.kick()  # the interrupted thread may have had work to do for others
             raise
         if request.failure is not None:
             raise request.failure
@@ -328,43 +328,43 @@ class Store:
         """Call `callback` when `request` is done: at once if it already is, else perhaps in another thread."""
         if request.on_done(callback):
             return
-        if self._forked and not self._committer.has(request):
-            self._committer.wait(request)  # the request is the parent's: this does not wait
+        if self._forked and not self.committer.has(request):
+            self.committer.wait(request)  # the request is the parent's: this does not wait
         else:
-            self._background_committer.kick()
+            self.background_committer.kick()
 
     @property
     def faults(self) -> Faults | None:
         """The failures that tests inject."""
-        return self._committer.faults
+        return self.committer.faults
 
     @faults.setter
     def faults(self, faults: Faults | None) -> None:
-        self._committer.faults = faults
+        self.committer.faults = faults
 
     # -- watching ------------------------------------------------------------------------------------------------
 
     def watch(self, key: bytes, callback: Callable[[], object]) -> None:
         """Call `callback` after every commit, of any process, that wrote `key`, until `unwatch`."""
-        self._changes.watch(key, callback)
+        self.changes.watch(key, callback)
 
     def unwatch(self, key: bytes, callback: Callable[[], object]) -> None:
         """Stop calling `callback` for `key`."""
-        self._changes.unwatch(key, callback)
+        self.changes.unwatch(key, callback)
 
     def follow(self, callback: Callable[[], object]) -> None:
         """Call `callback` after every commit, of any process, and about 20 times a second, until `unfollow`."""
-        self._changes.follow(callback)
+        self.changes.follow(callback)
 
     def unfollow(self, callback: Callable[[], object]) -> None:
         """Stop calling `callback`."""
-        self._changes.unfollow(callback)
+        self.changes.unfollow(callback)
 
     def listen(self, on: bool) -> None:
-        self._committer.listening = on
+        self.committer.listening = on
 
     def published(self, entries: list[Commit]) -> None:
-        self._changes.publish(entries)
+        self.changes.publish(entries)
 
     def last_transaction(self) -> int:
         with self._gate:
@@ -401,16 +401,16 @@ class Store:
                 oldest = snapshot
                 break
             self._evict(snapshot)
-        if now - self._readers_checked >= READERS_EVERY_SECONDS:
-            self._readers_checked = now
+        if now - self.readers_checked >= READERS_EVERY_SECONDS:
+            self.readers_checked = now
             try:
                 self.files.env.reader_check()
             except lmdb.Error as error:
                 log.warning("%s: could not look for readers that were killed: %s", self.path, error)
         if oldest is not None:
             return oldest.opened_at + WINDOW_SECONDS - now
-        busy = self._committer.commits != self._tidied_commits
-        self._tidied_commits = self._committer.commits
+        busy = self.committer.commits != self._tidied_commits
+        self._tidied_commits = self.committer.commits
         return READERS_EVERY_SECONDS if busy else None
 
     def working(self) -> None:
@@ -448,9 +448,9 @@ class Store:
     def _snapshot_in_spite_of(self, error: lmdb.Error) -> Snapshot:
         """Fix the cause of `error`, which prevented a snapshot, and return a snapshot; raise if that is impossible."""
         if isinstance(error, lmdb.MapResizedError):
-            self._committer.alone(self.adopt)
+            self.committer.alone(self.adopt)
         elif isinstance(error, lmdb.PanicError) or self.files.lost:
-            self._committer.alone(self._committer.reopen)
+            self.committer.alone(self.committer.reopen)
         elif not (isinstance(error, lmdb.ReadersFullError) and self.files.env.reader_check()):
             raise explain(self.path, error) from error
         return self.snapshot()
@@ -484,16 +484,16 @@ class _Inherited(Store):
 
 
 _WORK = (
-    *("files", "_begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
-    *("_ensure", "notifier", "_committer", "process_scheduler", "members"),
-    *("_background_committer", "_changes", "_snapshot_reaper"),
+    *("files", "begin", "_dbs", "_data", "_gate", "_open", "_forget", "_seconds", "_pins", "_kept", "_last"),
+    *("_ensure", "notifier", "committer", "process_scheduler", "members"),
+    *("background_committer", "changes", "_snapshot_reaper"),
 )  # fmt: skip
 
 
 def _after_fork() -> None:
     global _stores_lock
     _stores_lock = threading.RLock()
-    for path in [path for path, store in _stores.items() if not store._users]:
+    for path in [path for path, store in _stores.items() if not store.users]:
         del _stores[path]  # the thread that was closing it does not exist in this process
     forks.keep([store.abandon() for store in list(_all)])
 

@@ -140,7 +140,7 @@ class Committer:
     def _attach(self) -> None:
         """Start to use the host's files."""
         files = self._host.files
-        self._begin: Callable[..., Any] = files.env.begin
+        self.begin: Callable[..., Any] = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
         # A database in memory does not outlast a power cut, and needs no care for it.
@@ -149,7 +149,7 @@ class Committer:
 
     def _begin_to_know(self) -> None:
         """Forget the recent commits. The next commit reads them from the log."""
-        self._recent = RecentCommits(self._dbs)
+        self.recent = RecentCommits(self._dbs)
         self._last_txn = -1
         self.newest = (-1, -1)
         """LMDB's transaction number and the version of this process' last commit, which is on the disk."""
@@ -181,7 +181,7 @@ class Committer:
     def close(self, shut: Callable[[], None]) -> None:
         """Run `shut`, which closes the files, while no commit is running. All later commits fail."""
         with self._lead:
-            self._begin = self._closed
+            self.begin = self._closed
             self._asleep = b"\0"
             self._turns = None
             self.process_scheduler.close()
@@ -341,9 +341,9 @@ class Committer:
                 turns.numbers[LAST] = turns.now()
             else:
                 turns.wait()
-        txn = self._begin(self._dbs.data, None, True)
+        txn = self.begin(self._dbs.data, None, True)
         try:
-            recent = self._recent
+            recent = self.recent
             txn_id = txn.id()
             if self._begun is not None:
                 self._begun(txn_id)
@@ -424,7 +424,7 @@ class Committer:
 
     def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
         """Apply the requests that may commit and return them; set the error of the others."""
-        dbs, last_version = self._dbs, self._recent.last_version
+        dbs, last_version = self._dbs, self.recent.last_version
         oldest = now / 1_000_000 - WINDOW_SECONDS
         accepted: list[CommitRequest] = []
         fresh: WriteSet | None = None
@@ -485,7 +485,7 @@ class Committer:
         since = request.snapshot_version
         if since is None:
             return 0
-        recent = self._recent
+        recent = self.recent
         reads = request.reads()
         if not recent.reaches(txn, since):
             return TRANSACTION_TOO_OLD
@@ -502,7 +502,7 @@ class Committer:
 
     def _forget(self, now: int) -> None:
         self._unforgotten = 0
-        self._recent.forget(now - WINDOW_US)
+        self.recent.forget(now - WINDOW_US)
         self._host.working()
 
 

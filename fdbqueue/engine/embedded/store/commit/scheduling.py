@@ -159,60 +159,60 @@ class TimeSlices:
     sleeps immediately.
     """
 
-    __slots__ = ("_asleep", "_deputy", "_holder", "_last", "_patience", "_since", "_trust")
+    __slots__ = ("_asleep", "_patience", "_since", "deputy", "holder", "last", "trust")
 
     def __init__(self) -> None:
-        self._holder = 0
+        self.holder = 0
         self._since = 0.0
-        self._last = 0.0
+        self.last = 0.0
         self._asleep: deque[CommitRequest] = deque()
-        self._deputy = 0
-        self._trust = QUIET_SECONDS
+        self.deputy = 0
+        self.trust = QUIET_SECONDS
         self._patience = Patience()
 
     def sleep(self, request: CommitRequest, pending: Sequence[CommitRequest], lead: Lock) -> bool:
         me, now = get_ident(), monotonic()
-        if me == self._holder:
-            self._last = now
+        if me == self.holder:
+            self.last = now
             if now - self._since <= TURN_SECONDS or not self._hand_on(now):
                 return False
-        elif now - self._last > QUIET_SECONDS or self._patience.lost():
-            self._take(me, now)
+        elif now - self.last > QUIET_SECONDS or self._patience.lost():
+            self.take(me, now)
             return False
         gate = request.close_gate()
         request.sleeper = me
         try:
             if not request.settled():  # else the thread that finished it may have seen no sleeper
-                self._sleep(gate, me)
+                self.wait_for_turn(gate, me)
         finally:
             request.sleeper = 0
-            if self._deputy == me:
-                self._deputy = 0
+            if self.deputy == me:
+                self.deputy = 0
                 self._appoint([*self._asleep, *pending])
         return True
 
-    def _sleep(self, gate: Lock, me: int) -> None:
+    def wait_for_turn(self, gate: Lock, me: int) -> None:
         now = monotonic()
         until = now + LONGEST_LINE
         while now < until:
             # One of the sleeping threads, the deputy, checks whether the holder has left. A thread that has become the
             # holder stops checking. If it stayed the deputy, it would have to wake another thread for that.
-            if self._deputy in (0, self._holder):
-                self._deputy = me
-            look_at = self._last + self._trust if self._deputy == me else until
+            if self.deputy in (0, self.holder):
+                self.deputy = me
+            look_at = self.last + self.trust if self.deputy == me else until
             woken = gate.acquire(timeout=max(0, look_at - now))
             now = monotonic()
             if woken:
-                if self._holder == me:
+                if self.holder == me:
                     self._patience.worked()
                     return
-            elif now - self._last > QUIET_SECONDS:
+            elif now - self.last > QUIET_SECONDS:
                 self._patience.in_vain()
-                self._trust = QUIET_SECONDS
-                self._take(me, now)
+                self.trust = QUIET_SECONDS
+                self.take(me, now)
                 return
-            elif self._deputy == me:
-                self._trust = min(2 * self._trust, LONGEST_TRUST)
+            elif self.deputy == me:
+                self.trust = min(2 * self.trust, LONGEST_TRUST)
 
     def _appoint(self, requests: Iterable[CommitRequest]) -> None:
         """Wake one of the sleeping threads to become the deputy; its time slice does not start yet."""
@@ -220,9 +220,9 @@ class TimeSlices:
             if request.sleeper and request.wake():
                 return
 
-    def _take(self, me: int, now: float) -> None:
-        self._holder = me
-        self._since = self._last = now
+    def take(self, me: int, now: float) -> None:
+        self.holder = me
+        self._since = self.last = now
 
     def _hand_on(self, now: float) -> bool:
         """Pass the time slice to the thread that has slept longest; return whether there was one.
@@ -236,7 +236,7 @@ class TimeSlices:
             request = asleep.popleft()
             sleeper = request.sleeper
             if sleeper:
-                self._take(sleeper, now)
+                self.take(sleeper, now)
                 request.wake()
                 return True
         return False
@@ -246,7 +246,7 @@ class TimeSlices:
         for request in batch:
             if request.sleeper:
                 asleep.append(request)
-        if asleep and not self._deputy:
+        if asleep and not self.deputy:
             self._appoint(asleep)
 
     def left(self, pending: Sequence[CommitRequest]) -> None:
@@ -293,7 +293,7 @@ HOLDER: Final = 0
 LAST: Final = 2
 """Places in the page's numbers: the holder of the time slice, and when it was last active."""
 _PAGE: Final = struct.Struct("=QQQ")
-_HOLDER: Final = struct.Struct("=Q")
+PAGE_HOLDER: Final = struct.Struct("=Q")
 _LAST: Final = struct.Struct("=Q")
 _LAST_AT: Final = LAST * _LAST.size
 _ARRIVED: Final = struct.Struct(f"={TICKETS}Q")
@@ -308,7 +308,7 @@ class ProcessScheduler:
     goes on: ``numbers[HOLDER] == me``, ``numbers[LAST] = now()``. It calls `wait` only if it does not hold it.
     """
 
-    __slots__ = ("_busy_ns", "_closed", "_met", "_page", "_ticket_at", "_trust_ns", "me", "now", "numbers")
+    __slots__ = ("_busy_ns", "_closed", "_met", "_ticket_at", "_trust_ns", "me", "now", "numbers", "page")
 
     def __init__(self, path: str) -> None:
         self.me = os.getpid()
@@ -318,9 +318,9 @@ class ProcessScheduler:
         self._ticket_at = _ARRIVED_AT + _LAST.size * (self.me % TICKETS)  # if two share one, their order is lost
         self._closed = False
         self._busy_ns = 0
-        fd, self._page = open_page(path, _NAME, _PAGE.size + _ARRIVED.size)
+        fd, self.page = open_page(path, _NAME, _PAGE.size + _ARRIVED.size)
         os.close(fd)
-        self.numbers = memoryview(self._page).cast("Q")
+        self.numbers = memoryview(self.page).cast("Q")
         """The page. After `close` it can't be read."""
 
     @property
@@ -347,13 +347,13 @@ class ProcessScheduler:
         Other processes leave the holder so much more time for its next piece of work.
         """
         self._busy_ns = min(2 * took_ns, MOST_BUSY_NS)
-        if _HOLDER.unpack_from(self._page)[0] == self.me:
-            _LAST.pack_into(self._page, _LAST_AT, self.now())
+        if PAGE_HOLDER.unpack_from(self.page)[0] == self.me:
+            _LAST.pack_into(self.page, _LAST_AT, self.now())
 
     def wait(self) -> None:
         """Wait while another process holds the time slice, then take it."""
         try:
-            self._wait(self._page)
+            self._wait(self.page)
         except ValueError:
             if not self._closed:
                 raise
@@ -362,7 +362,7 @@ class ProcessScheduler:
         """Release the page. Threads that wait for a time slice go on, and find the store closed."""
         self._closed = True
         self.numbers.release()
-        self._page.close()
+        self.page.close()
 
     def _wait(self, page: mmap.mmap) -> None:
         now = self.now()
@@ -394,7 +394,7 @@ class ProcessScheduler:
 
     def _is_behind(self, arrived: int, now: int) -> bool:
         """Return whether another process waits longer than this one."""
-        return any(now - TICKET_NS < other < arrived for other in _ARRIVED.unpack_from(self._page, _ARRIVED_AT))
+        return any(now - TICKET_NS < other < arrived for other in _ARRIVED.unpack_from(self.page, _ARRIVED_AT))
 
 
 class TimeSlice:

@@ -124,11 +124,11 @@ class Labels:
         head = _LABEL.pack(
             _MAGIC, self._identity, txn, NONE if redo is None else len(redo), zlib.crc32(redo or b"", txn)
         )
-        self._put(txn, head + (redo or b""))
+        self.put(txn, head + (redo or b""))
 
     def clear(self, txn: int) -> None:
         """Remove the label of the commit `txn`."""
-        self._put(txn, bytes(_LABEL.size))
+        self.put(txn, bytes(_LABEL.size))
 
     def txn_at(self, txn: int) -> tuple[int, bool]:
         """Return the number of the commit whose label is in the place of `txn`'s, and whether it claims to have a redo.
@@ -151,7 +151,7 @@ class Labels:
     def _at(self, txn: int) -> int:
         return (txn & 1) * self._page_size + LABEL_AT
 
-    def _put(self, txn: int, content: bytes) -> None:
+    def put(self, txn: int, content: bytes) -> None:
         if os.pwrite(self._fd, content, self._at(txn)) < len(content):
             raise OSError(5, "the disk took only a part of a page")
 
@@ -256,10 +256,10 @@ class Durable:
 
     def __init__(self, path: str, env: Any, folder_lock: FolderLock) -> None:
         self._path = path
-        self._env = env
+        self.env = env
         self._folder_lock = folder_lock
         self._fd = folder.open_file(path, folder.DATA, create=False)
-        self._labels = Labels(self._fd, env.stat()["psize"])
+        self.labels = Labels(self._fd, env.stat()["psize"])
         self._waiting = threading.Lock()
         self._shares_syncs = True
         """Whether to wait for the sync of another process; not if the last such wait was in vain."""
@@ -271,14 +271,14 @@ class Durable:
             raise self._failure()
 
     def label(self, txn: int, version: bytes, time_us: int, requests: Sequence[CommitRequest]) -> bool:
-        content = encode(version, time_us, requests, self._labels.room)
+        content = encode(version, time_us, requests, self.labels.room)
         self.label_other(txn, content)
         return content is not None
 
     def label_other(self, txn: int, content: bytes | None) -> None:
         """Label the commit `txn` with the redo `content`; None if it has no redo."""
         try:
-            self._labels.write(txn, content)
+            self.labels.write(txn, content)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -304,7 +304,7 @@ class Durable:
 
     def _locked(self, action: Callable[[int], None]) -> None:
         """Run `action` on the last commit, under the writer lock so that it stays the last."""
-        lock = self._env.begin(write=True)
+        lock = self.env.begin(write=True)
         try:
             action(lock.id() - 1)
         finally:
@@ -315,9 +315,9 @@ class Durable:
         if self._folder_lock.synced >= last:
             return
         if self._label_at(last) == (last, False):
-            self._sync()
+            self.sync()
             self._clear(last)
-            self._sync()
+            self.sync()
             self._note(last)
         else:
             self._share_sync(last)
@@ -327,17 +327,17 @@ class Durable:
         self._settle(last)
         if self._label_at(last)[0] == last:
             self._clear(last)
-            self._sync()
+            self.sync()
 
     def _label_at(self, txn: int) -> tuple[int, bool]:
         try:
-            return self._labels.txn_at(txn)
+            return self.labels.txn_at(txn)
         except OSError as error:
             raise self._broken(error) from error
 
     def _clear(self, txn: int) -> None:
         try:
-            self._labels.clear(txn)
+            self.labels.clear(txn)
         except OSError as error:
             raise self._broken(error) from error
 
@@ -363,7 +363,7 @@ class Durable:
         self._shares_syncs = self._shares_syncs or locked
         try:
             if folder_lock.synced < txn:
-                self._sync()
+                self.sync()
                 self._note(txn)
         finally:
             if locked:
@@ -376,11 +376,11 @@ class Durable:
             return False  # another process syncs, or this file system has no locks
         return True
 
-    def _sync(self) -> None:
+    def sync(self) -> None:
         if self._folder_lock.failed:
             raise self._failure()
         try:
-            self._env.sync(True)
+            self.env.sync(True)
         except lmdb.Error as error:
             # The system drops data that it could not write, and reports success at the next sync.
             self._folder_lock.fail()

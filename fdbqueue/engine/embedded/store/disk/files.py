@@ -62,11 +62,11 @@ class Files:
 
     __slots__ = (
         "_closed",
-        "_folder_lock",
         "_redo",
         "dbs",
         "disk",
         "env",
+        "folder_lock",
         "identity",
         "lost",
         "map_size",
@@ -82,19 +82,19 @@ class Files:
         """Whether LMDB is closed, on purpose or after an error. Then the files must be opened again."""
         _check_folder(path)
         _check_data_file(path)
-        self._folder_lock = FolderLock(path, clock.boot())
+        self.folder_lock = FolderLock(path, clock.boot())
         try:
             self._redo: bytes | None = None
-            if self._folder_lock.alone and not self._folder_lock.in_order:
-                self._folder_lock.begin_anew()
+            if self.folder_lock.alone and not self.folder_lock.in_order:
+                self.folder_lock.begin_anew()
                 self._redo = disk.roll_back(path)
-            if self._folder_lock.alone:
+            if self.folder_lock.alone:
                 data_file.check(path)
             self._open(clock)
         except BaseException:
-            self._folder_lock.close()
+            self.folder_lock.close()
             raise
-        self._folder_lock.opened()
+        self.folder_lock.opened()
 
     def _open(self, clock: StoreClock) -> None:
         path = self.path
@@ -102,7 +102,7 @@ class Files:
         self.map_size = min(max(self.options.map_size, _round(size)), max(self.options.max_size, size))
         try:
             self.env = self._environment()
-            if not self._folder_lock.alone and str(os.getpid()) in self.env.readers().split()[3::3]:
+            if not self.folder_lock.alone and str(os.getpid()) in self.env.readers().split()[3::3]:
                 # A former program had this PID: `exec` has replaced it, or it was killed long ago. Its readers are
                 # left, and the file would grow with each commit. LMDB takes them for readers of this process, and
                 # frees those when a process that has read closes it.
@@ -112,14 +112,14 @@ class Files:
         except lmdb.Error as error:
             raise explain(path, error) from error
         try:
-            self._folder_lock.found(self.env.info()["last_txnid"])
-            disk = Durable(path, self.env, self._folder_lock)
+            self.folder_lock.found(self.env.info()["last_txnid"])
+            disk = Durable(path, self.env, self.folder_lock)
             self.disk: Disk = disk
             try:
                 self.env.reader_check()
                 self.dbs = self._prepared(disk, clock)
                 if not self.options.durable:
-                    self.disk = Relaxed(path, self.env, self._folder_lock)
+                    self.disk = Relaxed(path, self.env, self.folder_lock)
                     disk.close()
             except BaseException:
                 disk.close()
@@ -181,17 +181,17 @@ class Files:
             return
         self._closed = self.lost = True
         try:
-            if self._folder_lock.last_one():
+            if self.folder_lock.last_one():
                 self.disk.release()
         except (StorageError, lmdb.Error) as error:
             log.warning("%s: will be brought in order when it is opened again: %s", self.path, error)
         self.disk.close()
         self.env.close()
-        self._folder_lock.close()
+        self.folder_lock.close()
 
     def _prepared(self, disk: Durable, clock: StoreClock) -> Databases:
         """Run `_prepare`; repeat it if another process has made the map larger, or if the map is full."""
-        if not self._folder_lock.alone:
+        if not self.folder_lock.alone:
             wait_for_stopped(self.path)
         while True:
             try:
@@ -230,7 +230,7 @@ class Files:
     def _format(self, txn: Any) -> tuple[bytes | None, Any]:
         """Return the format of our environment, None for a new one; never write into another program's environment."""
         found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
-        if found == layout.FORMER_FORMAT and not self._folder_lock.alone:
+        if found == layout.FORMER_FORMAT and not self.folder_lock.alone:
             raise StorageError(
                 f"{self.path}: its format is {found.decode()!r}, which this version of fdbqueue brings up to date when"
                 " no other process has it open. Close it in the others first."

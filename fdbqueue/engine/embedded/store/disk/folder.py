@@ -52,7 +52,7 @@ NAMES: Final = frozenset({DATA, LOCK, "synced", "bell", "turns", "members", "own
 _FLAGS: Final = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 _RIGHTS: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_BEING_MADE_SECONDS: Final = 0.1
+BEING_MADE_SECONDS: Final = 0.1
 """How long another user's process may take between making a file and giving it to the group."""
 _KINDS: Final = {
     stat.S_IFLNK: "a symbolic link",
@@ -219,7 +219,7 @@ def _opened(path: str, name: str, flags: int, create: bool) -> int:
                 raise
         except PermissionError:
             # Another user of the group may have made the file just now, and not have given it to the group yet.
-            if not os.stat(path).st_mode & stat.S_IWGRP or time.monotonic() - since > _BEING_MADE_SECONDS:
+            if not os.stat(path).st_mode & stat.S_IWGRP or time.monotonic() - since > BEING_MADE_SECONDS:
                 raise
             time.sleep(0.001)
             continue
