@@ -313,12 +313,12 @@ class Looks:
     def remember(self, counted: Stats, first: bytes, now_us: int) -> None:
         """Remember a look at the counters and the packed position of the first available item, b"" for none."""
         gone = counted.dequeued + counted.expired + counted.purged + counted.deleted
-        if gone < self._gone or (self.kept and counted.enqueued < self._looks[-1][1]):
+        if gone < self._gone or (self.kept and counted.enqueued < self.kept[-1][1]):
             self.kept = []  # the queue was cleared
         self._gone = gone
         if first != self._first[0]:
             self._first = (first, now_us)
-        if not self.kept or now_us - self._looks[-1][0] >= LOOK_US:
+        if not self.kept or now_us - self.kept[-1][0] >= LOOK_US:
             looks = [*self.kept, (now_us, counted.enqueued)]
             self.kept = looks if len(looks) <= MAX_LOOKS else _thinned(looks, now_us)
 
