@@ -9,10 +9,6 @@ LONGEST_SECONDS = 1e12
 """More than 30,000 years. In microseconds, from 1970 on, it is less than the time of a held item, `HELD_US`."""
 
 
-class HeldUntil(float):
-    """A time at or after `HELD_US`, in seconds, for the layer that enqueues held items. No caller may give one."""
-
-
 def positive(seconds: float, name: str) -> int:
     """Return a duration in microseconds, at least 1.
 
@@ -64,9 +60,7 @@ def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
     """
     if delay is not None and at is not None:
         raise ValueError("An item becomes available after a delay, or at a time; not both.")
-    if type(at) is HeldUntil:
-        at_us = int(at * 1e6)
-    elif at is not None:
+    if at is not None:
         at_us = not_negative(at, "at")
     else:
         at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
@@ -78,8 +72,8 @@ HELD_US = 2_000_000_000_000_000_000
 
 
 def seconds_or_none(at_us: int) -> float | None:
-    """Return a stored time in seconds; None if it was never set, or if it is that of a held item."""
-    return at_us / 1e6 if 0 < at_us < HELD_US else None
+    """Return a stored time in seconds; None if it was never set, is that of a held item, or the latest one."""
+    return at_us / 1e6 if 0 < at_us < LONGEST_SECONDS * 1e6 else None
 
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
 
+from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, below, is_within
-from fdbqueue.engine.keys import tuple as fdb_tuple
-from fdbqueue.engine.steps import rows, started, value_of
+from fdbqueue.engine.keys import is_within
+from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import ChecksBypassed, StreamError
 from fdbqueue.moves.ends import CANCELLED, group_keys, read_record
 from fdbqueue.moves.ends import reopen as reopen_outcome
@@ -41,99 +41,38 @@ from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.places import STATES, Standing, StoredItem, claimed_places, clear_blob, locate, stored_item
-from fdbqueue.stored.positions import RANDOM_BYTES, pack, rank_of
-from fdbqueue.stored.settings import check_renamed, read_high_water_mark
+from fdbqueue.stored.positions import RANDOM_BYTES, pack
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue
 
 
-# Refuse the position of a session's item where only a queue's plain items are meant.
-#
-# `Sessions` keep their items under other keys. A look for such a position among the plain items finds nothing, and
-# "not
-# there" would be wrong.
+Refuses: TypeAlias = Callable[[Transaction, Layout, list[Position], str], Steps[None]]
+"""Raises a ValueError if one of some positions is that of an item that a layer keeps elsewhere.
 
-REMEDIES = {
-    "cancel": "Sessions.cancel(db, session, position)",
-    "get": "Sessions.get(db, session, position)",
-    "purge": "Sessions.purge(db, session, position)",
-    "redrive": "Sessions.redrive(db, session, position)",
-    "reschedule": "Sessions.reschedule(db, session, position)",
-    "skip": "Sessions.skip(db, session)",
-    "update": "Sessions.update(db, session, position)",
-}
-"""The call of `Sessions` that does the same."""
+It is given the verb that was called, as "cancel", so that it can name its own one.
+"""
+elsewhere: Contributions[Refuses] = Contributions(sessions="fdbqueue.layers.sessions.session.address:refuse_of_session")
 
 
-class SessionAddress(NamedTuple):
-    """How an item of a session is named where its outcome and its group are kept, and by its completion.
-
-    It is stored as a position: the session's generation for the index, and the rest for the random part.
-    """
-
-    generation: int
-    """The session's generation."""
-    name: bytes
-    """The session's packed name."""
-    packed: bytes
-    """The item's packed position in the session."""
-
-    @property
-    def position(self) -> Position:
-        """The address as it is stored."""
-        return Position(self.generation, len(self.name).to_bytes(2, "big") + self.name + self.packed)
-
-    @classmethod
-    def of(cls, position: Position) -> SessionAddress:
-        """Return the address that a position is."""
-        size = int.from_bytes(position.random[:2], "big") + 2
-        return cls(position.index, position.random[2:size], position.random[size:])
-
-
-def session_in(position: Position) -> tuple[Any, bytes] | None:
-    """Return the session that a position names, and the item's packed position there; None if it is no address."""
-    if position.rank is not None or len(position.random) <= RANDOM_BYTES:
-        return None
-    _, name, packed = SessionAddress.of(position)
-    try:
-        (given,) = fdb_tuple.unpack(name)
-        is_address = fdb_tuple.pack((given,)) == name and rank_of(packed) is not None
-    except NOT_A_TUPLE:
-        return None
-    return (given, packed) if is_address else None
-
-
-async def refuse_of_session(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> None:
-    """Refuse positions that are not there among the plain items, if they are those of items in sessions.
+async def refuse_elsewhere(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> None:
+    """Refuse positions that are not there among the plain items, if a layer has them: "not there" would be wrong.
 
     Args:
         missing: their packed positions.
-        verb: the method of `Sessions` to use, one of `REMEDIES`.
+        verb: the verb that was called.
 
     Raises:
-        ValueError: one is the position of an item in a session.
+        ValueError: one is the position of an item of a layer.
 
     *Conflicts:* none. *Cost:* two reads if a position has a rank, else none.
     """
-    ranked: Position | None = None
-    remedy = REMEDIES[verb]
-    for packed in missing:
-        position = layout.available.position(layout.prefix + packed)
-        if (named := session_in(position)) is not None:
-            raise ValueError(
-                f"{position.text} is an item of the session {named[0]!r} of {layout.describe()}, and none of the"
-                f" queue's plain items. Use {remedy}."
-            )
-        ranked = ranked or (position if position.rank is not None else None)
-    if ranked is None or not await rows(tr.snapshot, *below(layout.space["session"].key()), limit=1):
-        return
-    if not (await read_high_water_mark(tr, layout)).order:
-        raise ValueError(
-            f"{ranked.text} has a level, and the plain items of {layout.describe()} have none: it is an item of a"
-            f" session. Name the session, too: {remedy}."
-        )
+    positions = [layout.available.position(layout.prefix + packed) for packed in missing]
+    strange = [one for one in positions if one.rank is not None or len(one.random) > RANDOM_BYTES]
+    for refuse in elsewhere.all().values() if strange else ():
+        await refuse(tr, layout, strange, verb)
 
 
 R = TypeVar("R")
@@ -232,7 +171,7 @@ class Editing(Generic[V]):
         for one in [*there.values(), *await self._claimed(tr, [at for at in places if at not in there])]:
             item = await self.queue.item(tr, self._position(one.packed), one.stored)
             found[one.packed] = stored_item(item, one.stored, one.state)
-        await refuse_of_session(tr, self._layout, [at for at in places if found[at] is None], "get")
+        await refuse_elsewhere(tr, self._layout, [at for at in places if found[at] is None], "get")
         if not any(found.values()):
             await check_renamed(tr, self._layout)
         return found
@@ -350,7 +289,7 @@ class Editing(Generic[V]):
             )
         if not there:
             await check_renamed(tr, self._layout)
-        await refuse_of_session(tr, self._layout, [packed for packed in places if packed not in there], verb)
+        await refuse_elsewhere(tr, self._layout, [packed for packed in places if packed not in there], verb)
         return there
 
     # --- changing

@@ -297,8 +297,7 @@ class Group(Named):
 
     async def _sweep(self, tr: Transaction) -> tuple[bool, GroupStats | None]:
         moves = Transitions(tr, self._layout, self._leases.now_us())
-        custody = self._leases.retry.custody
-        more = await sweep(tr, self._layout, moves, self.name, self._leases.now_us(), custody)
+        more = await sweep(tr, self._layout, moves, self.name, self._leases.now_us(), self._leases.retry.release)
         await moves.settle()
         moves.finish()
         if more or not (await value_of(tr.snapshot.get(self._keys.record))).present():

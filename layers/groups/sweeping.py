@@ -11,14 +11,14 @@ from fdbqueue.stored.places import InQueue, claimed_places
 from fdbqueue.stored.shapes import Due
 
 from ..leases.timers import Firing, Reads, Timer, TimerKind
-from ..leases.transitions import Custody, Transitions
+from ..leases.transitions import Release, Transitions
 
 SWEEP_ITEMS = 100
 """How many members one transaction looks at. It reads them, and each may have 100,000 bytes."""
 
 
 async def sweep(
-    tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int, custody: Custody | None = None
+    tr: Transaction, layout: Layout, moves: Transitions, name: str, now_us: int, release: Release | None
 ) -> bool:
     """Remove some waiting members of a cancelled group, in the order of their positions. Return whether more are left.
 
@@ -39,12 +39,12 @@ async def sweep(
     # By snapshot: each member that is removed is read with a conflict of its own.
     found = await rows(tr.snapshot, begin, behind(keys.members), limit=SWEEP_ITEMS)
     members = [row.key[len(keys.members) :] for _, row in layout.own_rows("groups", found)]
-    if custody is None:
+    if release is None:
         await _remove_waiting(tr, layout, moves, name, members)
     else:
         for packed in members:
             address = layout.available.position(layout.available.key(packed))
-            if not await custody.release(tr, moves, address, Due.SWEEP, now_us):
+            if not await release(tr, moves, address, Due.SWEEP, now_us):
                 _leave_group(tr, layout, moves, name, packed)
     if len(found) < SWEEP_ITEMS:
         tr.clear(keys.cursor)
@@ -113,7 +113,7 @@ async def _fire_sweep(firing: Firing, timer: Timer, reads: Reads) -> None:
     firing.clear(timer)
     firing.stale = True
     name = timer.position.random.decode()
-    await sweep(firing.tr, firing.layout, firing.moves, name, firing.now_us, firing.retry.custody)
+    await sweep(firing.tr, firing.layout, firing.moves, name, firing.now_us, firing.retry.release)
 
 
 async def _fire_hold(firing: Firing, timer: Timer, reads: Reads) -> None:

@@ -40,7 +40,7 @@ from fdbqueue.moves.moves import as_new
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
-from fdbqueue.verbs.editing import refuse_of_session
+from fdbqueue.verbs.editing import refuse_elsewhere
 
 from .lease import not_negative
 from .transitions import Transitions, check_failure
@@ -246,7 +246,7 @@ class DeadLetters(Named, Generic[V]):
             found = await value_of(tr.get(self._layout.available.key(packed)))
             if not found.present():
                 await check_renamed(tr, self._layout)
-                await refuse_of_session(tr, self._layout, [packed], "skip")
+                await refuse_elsewhere(tr, self._layout, [packed], "skip")
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
             notes = await moves.read_notes({packed: bytes(found)})
@@ -376,7 +376,7 @@ class DeadLetters(Named, Generic[V]):
         if not any(found):
             await check_renamed(tr, self._layout)
         missing = [packed for packed, row in zip(places, found, strict=True) if row is None]
-        await refuse_of_session(tr, self._layout, missing, verb)
+        await refuse_elsewhere(tr, self._layout, missing, verb)
         return await self._deal_with(tr, moves, found, deal)
 
     async def _deal_with(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from msgspec import structs
 
 from fdbqueue import ItemTooLarge, Position, Queue
-from fdbqueue.base.times import HELD_US, HeldUntil
+from fdbqueue.base.times import HELD_US, LONGEST_SECONDS
 from fdbqueue.lowlevel import (
     Layout,
     Notes,
@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.items import with_header
+from fdbqueue.stored.shapes import Due
 
 from .enqueueing import PRIORITY, enqueue_with_notes
 from .lease import not_negative, positive, visible_at
@@ -104,8 +105,12 @@ async def mark(
         value = await value_of(tr.get(place.key(packed)))
         if value.present():
             stored = bytes(value)
-            notes = structs.replace(layout.read_item(packed, stored, notes_of), **changes)
+            was = layout.read_item(packed, stored, notes_of)
+            notes = structs.replace(was, **changes)
             tr.set(place.key(packed), with_notes(stored, notes))
+            if notes.visible_at_us != was.visible_at_us:
+                tr.clear(layout.timer_key(was.visible_at_us, packed, Due.DELAY))
+                tr.set(layout.timer_key(notes.visible_at_us, packed, Due.DELAY), b"")
             return Marked(state, notes)
     return None
 
@@ -182,17 +187,17 @@ class FollowUp:
         if terms.get("at") is not None:
             raise ValueError(f"{self!r} can't have a time `at`: it becomes available after another item. Give a delay.")
         delay_us = not_negative(terms.pop("delay", None) or 0.0, "delay")
-        target, until_us = self.target, HELD_US + delay_us
+        target = self.target
         if isinstance(target, Queue):
-            notes = Notes(enqueued_at_us=time.time_ns() // 1_000, visible_at_us=until_us)
+            notes = Notes(enqueued_at_us=time.time_ns() // 1_000, visible_at_us=HELD_US)
             report = await enqueue_with_notes(tr, target, [self.value], notes, terms.get("headers"))
             position = report.first
         else:
-            position = position_in(await target.enqueue.steps(tr, self.value, at=HeldUntil(until_us / 1e6), **terms))
+            position = position_in(await target.enqueue.steps(tr, self.value, at=LONGEST_SECONDS, **terms))
         if position is None:
             return []
         at = await entered_at(tr, target, queue_of(target).layout, position, terms.get("session"))
-        await mark(tr, at.layout, at.packed, delayed=True, held=True)
+        await mark(tr, at.layout, at.packed, delayed=True, held=True, visible_at_us=HELD_US + delay_us)
         return [(at.home.prefix, at.address)]
 
     @property

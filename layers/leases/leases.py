@@ -48,9 +48,9 @@ from .lease import (
     visible_at,
 )
 from .reports import LeaseStats, Looks, check_leases, read_lease_stats
-from .taking import Head, commit_if_written
+from .taking import Head, Taking, commit_if_written
 from .timers import ReclaimReport, next_due_us, reclaim
-from .transitions import Custody, Retry, check_failure
+from .transitions import Retry, check_failure
 
 T = TypeVar("T")
 
@@ -121,7 +121,7 @@ class Leases(Named, ByPosition[V]):
         if not isinstance(head, Head | None):
             raise TypeError(f"head is a Head, the order of taking items, or None, not {head!r}.")
         self.head = head or Head(queue.layout)
-        self.taking = self.head.taking(queue, self.retry, self.now_us)
+        self.taking = self._taking(self.retry)
         """Takes the first items; for layers."""
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
@@ -138,17 +138,22 @@ class Leases(Named, ByPosition[V]):
 
     def sparing(self, spares: Callable[[Position, bytes], bool]) -> Leases[V]:
         """Return a copy of these leases, for layers. It reclaims no expired lease for which `spares` is true."""
-        return self._with_retry(dataclasses.replace(self.retry, spares=spares))
+        return self.in_custody(dataclasses.replace(self.retry, spares=spares))
 
-    def in_custody(self, custody: Custody) -> Leases[V]:
-        """Return a copy of these leases, for layers, in whose leases and expiries a layer takes part."""
-        return self._with_retry(dataclasses.replace(self.retry, custody=custody))
-
-    def _with_retry(self, retry: Retry) -> Leases[V]:
+    def in_custody(self, custody: Retry) -> Leases[V]:
+        """Return a copy of these leases, for layers, whose expired leases end as `custody` says."""
         own = copy.copy(self)
-        own.retry = retry
-        own.taking = own.head.taking(own.queue, retry, own.now_us)
+        own.retry = custody
+        own.taking = self._taking(custody)
         return own
+
+    @property
+    def shown(self) -> Queue[Any]:
+        """The queue that messages name: whose items these are, or stand for."""
+        return self.queue
+
+    def _taking(self, retry: Retry) -> Taking:
+        return self.head.taking(self.queue, retry, self.now_us)
 
     def __repr__(self) -> str:
         backoff = "" if self.retry.backoff is None else f", backoff={function_text(self.retry.backoff)}"
@@ -572,7 +577,7 @@ class Leases(Named, ByPosition[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue once, a page at a time; memory for the
         keys of timers.
         """
-        return blocking(lambda: check_leases(tr, self.layout, custody=self.retry.custody))
+        return blocking(lambda: check_leases(tr, self.layout))
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""

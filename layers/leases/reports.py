@@ -34,7 +34,6 @@ from fdbqueue.stored.positions import rank_of
 from fdbqueue.stored.shapes import Due
 
 from .timers import due_timers
-from .transitions import Custody
 
 # Check that every item with a completion has its record, and every record its item or its timer.
 
@@ -198,22 +197,17 @@ def check_leases(
     tr: Transaction | Database,
     layout: Layout,
     *parts: Callable[[Transaction | Database], ItemCheck],
-    custody: Custody | None = None,
 ) -> CheckReport:
     """Check a queue that has leases: all that `Queue.check` compares, timers, outcomes and groups.
 
     Args:
         parts: what further layers compare, in the same pass.
-        custody: the layer whose items the items of this queue stand for. Blobs that are kept here belong to those, and
-            are not checked.
     """
 
     def check(tr: Transaction | Database) -> CheckReport:
-        tracked = None if custody is None else partial(custody.tracked, tr)
-        more = (partial(make, tr) for make in parts)
-        return check_queue(tr, layout, partial(TimerCheck, tr, layout, tracked), *more, with_contents=custody is None)
+        return check_queue(tr, layout, partial(TimerCheck, tr, layout), *(partial(make, tr) for make in parts))
 
-    return checked(tr, layout if custody is None else custody.items.layout, check)
+    return checked(tr, layout, check)
 
 
 def is_tracked(notes: Notes) -> bool:

@@ -223,7 +223,7 @@ class Taking:
     """
 
     __slots__ = (
-        *("_bare", "_clock_us", "_custody", "_head", "_in_order", "_layout", "_packed_at", "_paused"),
+        *("_bare", "_clock_us", "_head", "_in_order", "_layout", "_packed_at", "_paused"),
         *("_queue", "_retry", "_subscription", "large"),
     )
 
@@ -234,7 +234,6 @@ class Taking:
         self._layout = queue.layout
         self._head = head
         self._retry = retry
-        self._custody = retry.custody
         self._clock_us = clock_us
         self._subscription = subscription
         self._packed_at = len(queue.layout.prefix)
@@ -347,23 +346,14 @@ class Taking:
         self, tr: Transaction, moves: Transitions, verdicts: list[Verdict], whose: list[Allotment], now_us: int
     ) -> None:
         """Give each item to its allotment, or remove it. The caller clears their keys."""
-        custody = self._custody
-        lending: dict[bytes, Steps[tuple[bytes, Any]]] = {}
-        if custody is not None and len(verdicts) > 1 and all(allotment.duration_us for allotment in whose):
-            # The first reads of the layer of the items are under way together.
-            lending = custody.begin(tr, [verdict.row for verdict in verdicts], now_us)
         for verdict, allotment in zip(verdicts, whose, strict=False):
-            row, item, notes = verdict.row, verdict.item, verdict.notes
-            stored, packed = row.value, row.key[self._packed_at :]
+            row, notes = verdict.row, verdict.notes
+            packed = row.key[self._packed_at :]
             if verdict.fate != "take":
                 remove(moves, verdict, packed)
                 continue
             moves.leave_available(packed, notes, cleared=True)
-            if custody is not None and allotment.duration_us:
-                begun, value = lending.get(row.key), None if item is None else item.value
-                stored, value = await (custody.lend(tr, packed, stored, now_us, value) if begun is None else begun)
-                item = None if item is None else Item(item.position, value, item.headers)
-            self.give(moves, allotment, item, packed, stored, notes, now_us)
+            self.give(moves, allotment, verdict.item, packed, row.value, notes, now_us)
 
     def give(
         self,

@@ -232,11 +232,8 @@ class Firing:
         self, kind: str, position: Position, packed: bytes, stored: bytes, notes: Notes, fate: Disposition
     ) -> None:
         """Note what became of an item; if it stands for items of a layer, of these."""
-        session = None
-        if self.retry.custody is not None:
-            session, item = self.retry.custody.about(packed, stored)
-            position = item or position
-        self.reclaimed.append(Reclaimed(position, kind, fate, notes.consumer, notes.attempt, session))
+        session, item = self.retry.about(packed, stored)
+        self.reclaimed.append(Reclaimed(item or position, kind, fate, notes.consumer, notes.attempt, session))
 
 
 class TimerKind(NamedTuple):
@@ -278,7 +275,7 @@ async def fire_due(
         layout.known.timers_passed = due[-1].key  # none of these could be fired: the next look goes on behind them
     await moves.settle()
     for told in on_reclaimed if firing.reclaimed else ():
-        told(layout if retry.custody is None else retry.custody.items.layout, firing.reclaimed)
+        told(retry.home, firing.reclaimed)
     return firing.reclaimed, all_fired
 
 
@@ -293,22 +290,14 @@ def _reads_of(firing: Firing, timer: Timer, kind: TimerKind) -> Reads:
 
 
 async def _end_lease(firing: Firing, timer: Timer, reads: Reads) -> None:
-    retry, now_us = firing.retry, firing.now_us
+    retry = firing.retry
     found = await firing.find(timer, reads, lambda notes: notes.expires_at_us == timer.at_us)
     if found is None or (retry.spares and retry.spares(timer.position, found.notes.token)):
         return
-    _, stored, notes = found
-    if retry.custody is not None:
-        ended = await retry.custody.expire(firing.tr, firing.moves, timer.packed, stored, now_us)
-        if ended is None:
-            return  # as if its notes could not be read
-        firing.stale = True
-        firing.moved(timer, found, ended)
-        return
-    error = f"The lease of {notes.consumer or 'a consumer'} expired."
-    policy = await retry.known(firing.tr)
-    fate = firing.moves.fail(timer.packed, stored, notes, policy, now_us=now_us, delay_us=None, error=error)
-    firing.moved(timer, found, fate)
+    fate = await retry.expire(firing.tr, firing.moves, (timer.packed, found.stored, found.notes), firing.now_us)
+    if fate is not None:  # else it is as if its notes could not be read
+        firing.stale = firing.stale or retry.release is not None
+        firing.moved(timer, found, fate)
 
 
 async def _end_delay(firing: Firing, timer: Timer, reads: Reads) -> None:

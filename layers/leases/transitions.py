@@ -5,12 +5,12 @@ The moves themselves are in `fdbqueue/moves/moves.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-from fdbqueue import Position, Queue
-from fdbqueue.lowlevel import Database, KeyValue, Layout, Moves, Notes, Steps, Transaction
+from fdbqueue import Position
+from fdbqueue.lowlevel import Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
 from fdbqueue.moves.taking import removed_if_over
 from fdbqueue.stored.looks import know_policy
@@ -20,7 +20,6 @@ from .lease import Disposition
 
 __all__ = [
     "ERROR_BYTES",
-    "Custody",
     "Retry",
     "Transitions",
     "at_rest",
@@ -31,64 +30,51 @@ __all__ = [
 ]
 
 
-class Custody(Protocol):
-    """The work of a layer in the transaction that leases an item, and in the one that ends an expired lease.
+Overdue: TypeAlias = tuple[bytes, bytes, Notes]
+"""An item whose lease has expired: its packed position, its stored bytes and its notes."""
+Release: TypeAlias = "Callable[[Transaction, Transitions, Position, str, int], Steps[bool]]"
+"""Releases or removes the item at an address, by the kind of a timer, at a time. It returns False if it is not there.
 
-    For layers with items that refer to other items, as the pointers of `fdbqueue.layers.sessions` do.
-    """
-
-    items: Queue
-    """The queue of those other items."""
-
-    def lend(
-        self, tr: Transaction, packed: bytes, stored: bytes, now_us: int, value: Any = None
-    ) -> Steps[tuple[bytes, Any]]:
-        """Return the bytes to store while the item is leased, and the value for its holder.
-
-        Args:
-            value: the item's value, if it was decoded.
-        """
-
-    def begin(self, tr: Transaction, found: Sequence[KeyValue], now_us: int) -> dict[bytes, Steps[tuple[bytes, Any]]]:
-        """Begin to lend several items, so that their first reads are under way together.
-
-        Returns the steps of `lend`, by the items' keys. Items that are missing there must be lent after these.
-        """
-
-    def expire(
-        self, tr: Transaction, moves: Transitions, packed: bytes, stored: bytes, now_us: int
-    ) -> Steps[Disposition | None]:
-        """Move an item whose lease has expired, and return its disposition.
-
-        Returns None, and writes nothing, if something that it must know can't be read.
-        """
-
-    def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
-        """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
-
-    def release(self, tr: Transaction, moves: Transitions, address: Position, kind: str, now_us: int) -> Steps[bool]:
-        """Release or remove an item that an item of the queue stands for; `kind` is that of a timer.
-
-        Returns False if it is not in the queue.
-
-        Raises:
-            FormatError: a follow-up can't be read, and so not be released; nothing was written.
-        """
-
-    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
-        """Yield the address, the place and the notes of every such item that has a completion or a group."""
+It raises a FormatError, and writes nothing, if a follow-up can't be read, and so not be released.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """What becomes of a queue's items whose attempts fail, and what layers do then."""
+    """What becomes of a queue's items whose attempts fail.
+
+    The items of a queue stand for themselves. A layer with items that stand for others, as the pointers of
+    `fdbqueue.layers.sessions` do, overrides what it decides about these.
+    """
 
     layout: Layout
     """The queue whose policy it is."""
     spares: Callable[[Position, bytes], bool] | None = None
     """Called with the position and token of an expired lease; if true, the lease is not reclaimed. None: all are."""
-    custody: Custody | None = None
-    """The layer that takes part when items are leased and leases expire; None: no layer does."""
+
+    @property
+    def home(self) -> Layout:
+        """The keys of the queue that users know: whose items these are, or stand for."""
+        return self.layout
+
+    @property
+    def release(self) -> Release | None:
+        """Releases or removes an item that another one stands for; None: the items stand for themselves."""
+        return None
+
+    async def expire(self, tr: Transaction, moves: Transitions, overdue: Overdue, now_us: int) -> Disposition | None:
+        """Move an item whose lease has expired, and return its disposition.
+
+        Returns None, and writes nothing, if something that it must know can't be read.
+        """
+        packed, stored, notes = overdue
+        error = f"The lease of {notes.consumer or 'a consumer'} expired."
+        policy = await self.known(tr)
+        return moves.fail(packed, stored, notes, policy, now_us=now_us, delay_us=None, error=error)
+
+    def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
+        """Return the name of what an item stands for, and which of its own items is in progress, if one is."""
+        return None, None
 
     @property
     def policy(self) -> Policy:

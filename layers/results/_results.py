@@ -99,8 +99,7 @@ class Completion(Named, Generic[R]):
         if not isinstance(position, Position):
             raise TypeError(f"A completion is that of an item, by its Position, not by {position!r}.")
         self._leases = queue_leases
-        custody = queue_leases.retry.custody
-        self._queue = queue_leases.queue if custody is None else custody.items
+        self._queue = queue_leases.shown
         self._type = type
         self._db = db
         self.position = position
@@ -145,7 +144,7 @@ class Completion(Named, Generic[R]):
         if timeout != 0:
             await long_wait("Completion.wait")
         name = f"The item {self} of {self._queue!r}"
-        expire = None if self._leases.retry.custody is None else self._expire
+        expire = None if self._leases.retry.release is None else self._expire
         return self._result_of(await until_ended(self._db, self._leases, self._look, timeout, name, expire))
 
     def __await__(self) -> Generator[Any, Any, R]:
@@ -166,14 +165,12 @@ class Completion(Named, Generic[R]):
 
     async def _expire(self, db: Database) -> None:
         """End the life of an item in a session."""
-        custody = self._leases.retry.custody
-        if custody is None:
-            return
 
         async def body(tr: Transaction) -> None:
             now_us = self._leases.now_us()
             moves = Transitions(tr, self._leases.layout, now_us)
-            await custody.release(tr, moves, self.position, Due.TTL, now_us)
+            if (release := self._leases.retry.release) is not None:
+                await release(tr, moves, self.position, Due.TTL, now_us)
             moves.finish()
 
         await self._leases.queue.transact(db, body)

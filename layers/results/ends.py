@@ -54,9 +54,9 @@ async def _forget_outcome(firing: Firing, timer: Timer, reads: Reads) -> None:
 
 async def _fire_follow_up(firing: Firing, timer: Timer, reads: Reads) -> None:
     """Release a follow-up, or drop it."""
-    if firing.retry.custody is not None:
+    if (release := firing.retry.release) is not None:
         with suppress(FormatError):  # left to the newer version that wrote the follow-up
-            await firing.retry.custody.release(firing.tr, firing.moves, timer.position, timer.kind, firing.now_us)
+            await release(firing.tr, firing.moves, timer.position, timer.kind, firing.now_us)
             firing.clear(timer)
             firing.stale = True
         return

@@ -220,8 +220,8 @@ class StagedQueue(Named, ByPosition[V]):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* as `Leases.check`, and two reads.
         """
-        layout, custody = self.leases.layout, self.leases.retry.custody
-        return blocking(lambda: check_leases(tr, layout, lambda tr: RequestCheck(tr, layout), custody=custody))
+        layout = self.leases.layout
+        return blocking(lambda: check_leases(tr, layout, lambda tr: RequestCheck(tr, layout)))
 
     def contention_stats(self) -> ContentionStats:
         """Return counts of what the calls of this object met at the head so far, for measurements."""

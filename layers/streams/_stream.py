@@ -281,8 +281,8 @@ class Stream(Generic[V]):
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
         """Check the queue, and the batches of this stream, as `Leases.check` does."""
-        layout, name, custody = self._layout, self._keys.name, self.leases.retry.custody
-        return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name), custody=custody))
+        layout, name = self._layout, self._keys.name
+        return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name)))
 
     async def _look(self, tr: Transaction, watched: bool) -> tuple[StreamLook, list[Any]]:
         now_us = self._now_us()

@@ -1446,13 +1446,13 @@ MUTANTS = (
     ),
     Mutant(
         "the position of a session's item is not there for other layers",
-        "fdbqueue/verbs/editing.py",
+        "layers/sessions/session/address.py",
         (("        if (named := session_in(position)) is not None:\n", "        if (named := None) is not None:\n"),),
         tests=("tests/layers/together/test_positions_of_sessions.py::test_every_verb_by_position_says_whose_it_is",),
     ),
     Mutant(
         "an item with a level that has left a queue with levels is a session's",
-        "fdbqueue/verbs/editing.py",
+        "layers/sessions/session/address.py",
         (("    if not (await read_high_water_mark(tr, layout)).order:\n", "    if True:\n"),),
         tests=(
             "tests/layers/together/test_positions_of_sessions.py::test_an_item_that_has_left_a_queue_with_levels_is_not_there",

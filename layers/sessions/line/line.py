@@ -8,10 +8,10 @@ take an item, and behind which index. Plain and smart enqueues pass here; what t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,7 +19,6 @@ from fdbqueue import ChecksBypassed, FormatError, Position, Queue, SessionClosed
 from fdbqueue.engine.optional import has_turns
 from fdbqueue.lowlevel import (
     NO_NOTES,
-    Database,
     KeyValue,
     Notes,
     Steps,
@@ -63,7 +62,7 @@ from ..session.records import (
 from ..session.session import Session, SessionHead, SessionMoves, last_index
 from .line_queue import LineLeases, join_shards
 from .slots import Slots
-from .tracking import release, tracked
+from .tracking import release
 
 _log = logging.getLogger("fdbqueue.layers.sessions")
 MAX_KNOWN = 4_096
@@ -116,7 +115,7 @@ class Line:
         """Until when, by `time.monotonic`, this process need not look for shards that another version has written."""
         self.rules = rules
         self._clock = clock
-        self.leases: LineLeases = cast(LineLeases, LineLeases(self, clock).in_custody(self))
+        self.leases = LineLeases(self, clock)
         """Leases of the pointers: of whole sessions."""
         self.queue: Queue[Held] = self.leases.queue
         self.items = queue
@@ -282,10 +281,6 @@ class Line:
         joined = await join_shards(tr, self.keys)
         self.joined_until = 0.0 if joined else monotonic() + LOOK_SECONDS
         return joined
-
-    def tracked(self, tr: Transaction | Database) -> Iterator[tuple[bytes, str, Notes]]:
-        """Yield the address, the place and the notes of every item that has a completion or a group."""
-        return tracked(tr, self)
 
     # --- the item in progress
 

@@ -11,14 +11,18 @@ the queue. What their producers still write meanwhile is found within a second.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from time import monotonic
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from fdbqueue import Queue
+from fdbqueue import CheckReport, Item, Position, Queue
+from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, fdb_tuple, rows, verb
+from fdbqueue.moves.taking import Verdict
 
-from ...leases import Leases, ReclaimReport
-from ...leases.taking import ITEMS_AT_ONCE, Allotment, HeadRead, Served
+from ...leases import Disposition, Leases, ReclaimReport
+from ...leases.taking import ITEMS_AT_ONCE, Allotment, HeadRead, Served, Taking
+from ...leases.transitions import Overdue, Release, Retry, Transitions
 from ...staged import StagedQueue
 from ...staged.delivery import HeadDelivery
 from ..session.records import INTEGERS, Held, HeldCodec, Keys
@@ -35,6 +39,48 @@ def pointers_in(layout: Layout) -> Queue[Held]:
     return queue
 
 
+@dataclass(frozen=True, slots=True)
+class PointerRetry(Retry):
+    """What becomes of pointers, which stand for sessions: an attempt is that of a session's item in progress."""
+
+    line: Line = field(kw_only=True)
+
+    @property
+    def home(self) -> Layout:
+        return self.line.items.layout
+
+    @property
+    def release(self) -> Release:
+        return self.line.release
+
+    async def expire(self, tr: Transaction, moves: Transitions, overdue: Overdue, now_us: int) -> Disposition | None:
+        packed, stored, _ = overdue
+        return await self.line.expire(tr, moves, packed, stored, now_us)
+
+    def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
+        return self.line.about(packed, stored)
+
+
+class LineTaking(Taking):
+    """Takes pointers. Each is lent with the first item of its session."""
+
+    __slots__ = ()
+
+    async def deal(
+        self, tr: Transaction, moves: Transitions, verdicts: list[Verdict], whose: list[Allotment], now_us: int
+    ) -> None:
+        line = cast(PointerRetry, self._retry).line
+        lending = line.begin(tr, [verdict.row for verdict in verdicts], now_us) if len(verdicts) > 1 else {}
+        for verdict, allotment in zip(verdicts, whose, strict=False):
+            row, item = verdict.row, verdict.item
+            packed = row.key[self._packed_at :]
+            moves.leave_available(packed, verdict.notes, cleared=True)
+            begun, value = lending.get(row.key), None if item is None else item.value
+            stored, held = await (line.lend(tr, packed, row.value, now_us, value) if begun is None else begun)
+            item = None if item is None else Item(item.position, held, item.headers)
+            self.give(moves, allotment, item, packed, stored, verdict.notes, now_us)
+
+
 class LineLeases(Leases[Held]):
     """Leases of the pointers in the line.
 
@@ -46,6 +92,22 @@ class LineLeases(Leases[Held]):
     def __init__(self, line: Line, clock: Callable[[], float]) -> None:
         super().__init__(pointers_in(line.layout), clock=clock)
         self.line = line
+        self.retry = PointerRetry(self.layout, line=line)
+        self.taking = self._taking(self.retry)
+
+    @property
+    def shown(self) -> Queue[Any]:
+        return self.line.items
+
+    def _taking(self, retry: Retry) -> Taking:
+        return LineTaking(self.queue, self.head, retry, self.now_us)
+
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
+        """Check all sessions: pointers alone do not say what should be stored of items."""
+        from ..reading.check import check_sessions
+
+        return blocking(lambda: check_sessions(tr, self.line))
 
     @verb
     async def reclaim(self, tr: Transaction | Database, *, limit: int = 500) -> ReclaimReport:
@@ -54,7 +116,7 @@ class LineLeases(Leases[Held]):
         return await super().reclaim.steps(tr, limit=limit)
 
 
-class LineDelivery(HeadDelivery):
+class LineDelivery(LineTaking, HeadDelivery):
     """Delivers pointers. Once a second it looks whether another version has written some elsewhere (`join_shards`)."""
 
     remembers = False  # a session's ack reads its pointer
@@ -99,6 +161,11 @@ class LineQueue(StagedQueue[Held]):
     def __init__(self, leases: LineLeases, *, consumer: str | None = None) -> None:
         super().__init__(leases, consumer=consumer)
         self.named = "Sessions"
+
+    @verb
+    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
+        """Check all sessions, as `LineLeases.check`."""
+        return self.leases.check.steps(tr)
 
 
 JOINED = 255

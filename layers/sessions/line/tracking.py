@@ -16,7 +16,6 @@ from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     TAKEN,
     Database,
-    Notes,
     Transaction,
     clear_parts,
     fdb_tuple,
@@ -30,12 +29,10 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import pull
 from fdbqueue.moves.taking import is_over
-from fdbqueue.reads.check import items_of_all_places
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.shapes import Due
-from fdbqueue.verbs.editing import SessionAddress, session_in
 
-from ...leases.reports import is_tracked
+from ..session.address import SessionAddress, session_in
 from ..session.records import name_of, session_in_key
 from ..session.session import Session, SessionMoves
 
@@ -142,16 +139,6 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
     own.finish()
     await line.slots.settle(tr, moves, session, record)
     return True
-
-
-def tracked(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, str, Notes]]:
-    """Yield the address, the place and the notes of every item that has a completion or a group."""
-    for name, generation in with_items(tr, line):
-        session = line.session(name, generation)
-        for packed, state, row in items_of_all_places(tr, session.layout):
-            notes = notes_if_readable(row.value)
-            if is_tracked(notes):
-                yield session.address(packed), state, notes
 
 
 def with_items(tr: Transaction | Database, line: Line) -> Iterator[tuple[bytes, int]]:

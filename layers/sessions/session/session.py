@@ -36,10 +36,10 @@ from fdbqueue.stored.known import RAW, Look, Registration
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.settings import read_high_water_mark
 from fdbqueue.stored.shapes import Due
-from fdbqueue.verbs.editing import SessionAddress
 
 from ...leases.timers import FIRE_LIMIT, NEXT_TIMERS, UNSETTLED_US, due_timers, fire_due, readable
 from ...leases.transitions import Retry, Transitions
+from .address import SessionAddress
 from .records import Keys, SessionName, SessionRecord, name_of, unpack_record
 
 SHARDS = 16
