@@ -14,7 +14,6 @@ from fdbqueue.layers import (
     Consumer,
     Groups,
     Leases,
-    PriorityQueue,
     Selector,
     Sessions,
     StagedQueue,
@@ -95,35 +94,6 @@ def test_the_error_of_an_attempt_is_stored_without_its_lone_surrogates(db: Any, 
     assert lease is not None
     leases.nack(db, lease, error="a\ud800b")
     assert [dead.error for dead in leases.dead.browse(db)] == ["a?b"]
-
-
-@pytest.mark.parametrize("name", ["delay", "ttl", "at"])
-def test_true_is_no_number_of_seconds(db: Any, queue: Queue[str], name: str) -> None:
-    terms: dict[str, Any] = {name: True}
-    with pytest.raises(TypeError, match=f"{name} is a number of seconds, not True"):
-        Leases(queue).enqueue(db, "y", **terms)
-
-
-def test_every_browser_checks_its_arguments(db: Any, queue: Queue[str]) -> None:
-    leases = Leases(queue)
-    for browse in (
-        queue.browse,
-        leases.browse,
-        leases.dead.browse,
-        PriorityQueue(Queue(queue.layout.space["jobs"], codec="str"), levels=2).browse,
-        Subscriptions(leases).browse,
-        Groups(leases).browse,
-    ):
-        for reverse in "yes", 1, None:
-            with pytest.raises(TypeError, match="reverse is True or False, not"):
-                browse(db, reverse=reverse)  # type: ignore[arg-type]
-        for part in None, "0.5", True:
-            with pytest.raises(TypeError, match="duty_cycle is a part of the time, a number over 0 and up to 1, not"):
-                browse(db, duty_cycle=part)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match=r"duty_cycle is a part of the time, over 0 and up to 1, not 1\.5"):
-            browse(db, duty_cycle=1.5)
-    with pytest.raises(ValueError, match=r"limit is how many items to take, less than 2\^63, not 1000"):
-        queue.dequeue_many(db, limit=10**30)
 
 
 def test_a_selector_is_a_text_or_a_function(db: Any, queue: Queue[str]) -> None:

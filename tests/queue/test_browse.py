@@ -106,13 +106,6 @@ def test_a_transaction_is_read_without_rests(db: Any, queue: Queue) -> None:
     assert days.rests == []
 
 
-@pytest.mark.parametrize("duty_cycle", [0, -1, 1.1, float("nan")])
-def test_a_bad_duty_cycle_is_refused(db: Any, queue: Queue, duty_cycle: float) -> None:
-    for browse in (queue.browse, Subscriptions(queue).browse):
-        with pytest.raises(ValueError, match="duty_cycle"):
-            browse(db, duty_cycle=duty_cycle)
-
-
 def test_a_rest_ends_in_a_thread_and_in_an_event_loop() -> None:
     run(pause(0.001))
     asyncio.run(run_async(pause(0.001)))

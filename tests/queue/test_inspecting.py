@@ -253,12 +253,6 @@ def test_something_that_is_no_database_is_refused(wrong: Any) -> None:
         Queue("q").inspect(wrong)
 
 
-@pytest.mark.parametrize("limit", [0, -1, None, "3", True, 2.5])
-def test_a_wrong_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="limit is how many items"):
-        Queue(space).inspect(db, limit=limit)
-
-
 @pytest.mark.slow
 def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch

@@ -504,12 +504,6 @@ def test_a_prefix_with_the_keys_of_the_catalogue_or_the_database_is_refused(pref
         queues(db, within=Subspace(rawPrefix=prefix))
 
 
-@pytest.mark.parametrize("name", ["", b"", (), Subspace()])
-def test_a_queue_without_a_name_is_refused(name: Any) -> None:
-    with pytest.raises(ValueError, match="A queue needs a"):
-        Queue(name)
-
-
 def test_a_prefix_beside_the_catalogue_is_a_queue() -> None:
     with fdbqueue.open("memory:") as db:
         for prefix in (b"\xfe", CATALOGUE[:-1] + b"0", b"\xfc", b"\x00"):

@@ -154,13 +154,6 @@ def test_register_keeps_the_policy_and_changes_it_if_it_is_given(db: Any, space:
     assert about(db, space).policy == ""
 
 
-@pytest.mark.parametrize("given", [{"max_attempts": 0}, {"max_attempts": "3"}, {"backoff": 7}])
-def test_register_refuses_what_is_no_policy(db: Any, space: Subspace, given: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"max_attempts|backoff"):
-        Queue(space).register(db, **given)
-    assert fdbqueue.queues(db, within=space) == []
-
-
 def doubling(attempt: int) -> float:
     return 2.0**attempt
 

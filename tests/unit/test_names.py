@@ -185,6 +185,7 @@ READS_OTHERS = {
     "fdbqueue/stored/names.py": "the one that may",
     "fdbqueue/cli/helptext.py": "finds names in messages, as a program gives them",
     "fdbqueue/agents/words.py": "a host in brackets",
+    "fdbqueue/cli/options.py": "the bounds in a table of options",
     "fdbqueue/spark/operators.py": "what Spark left in a checkpoint",
 }
 READS = re.compile(r"""literal_eval|startswith\(["'][\[{]["']|\[:1\] [!=]= ["'][\[{]""")

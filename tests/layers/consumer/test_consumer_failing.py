@@ -191,26 +191,6 @@ def test_a_drain_that_ends_by_itself_was_not_stopped(db: Any, queue: Queue) -> N
     assert report.acked == 1
 
 
-@pytest.mark.parametrize(
-    ("policy", "settings", "said"),
-    [
-        (exponential, {"first": -1}, "first is a number of seconds, more than 0, not -1"),
-        (exponential, {"first": "1"}, "first is a number of seconds, not '1'"),
-        (exponential, {"factor": 0.5}, "factor is a number, 1 or more, not 0.5"),
-        (exponential, {"factor": None}, "factor is a number, not None"),
-        (exponential, {"jitter": -0.1}, "jitter is a number, 0 or more, not -0.1"),
-        (exponential, {"longest": 0}, "longest is a number of seconds, more than 0, not 0"),
-        (constant, {"seconds": -1}, "seconds is a number of seconds, 0 or more, not -1"),
-        (constant, {"seconds": "1"}, "seconds is a number of seconds, not '1'"),
-    ],
-)
-def test_a_policy_that_can_not_be_followed_is_refused_when_it_is_made(
-    policy: Any, settings: dict[str, Any], said: str
-) -> None:
-    with pytest.raises((TypeError, ValueError), match=said):
-        policy(**settings)
-
-
 @pytest.mark.parametrize("policy", [exponential(first=2), constant(3), immediately])
 def test_policies_can_be_sent_with_their_leases(queue: Queue, policy: Any) -> None:
     leases = pickle.loads(pickle.dumps(Leases(queue, backoff=policy)))

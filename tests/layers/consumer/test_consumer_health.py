@@ -125,12 +125,6 @@ def test_a_beat_notes_turns_and_answers_and_survives_an_error(clock: Clock) -> N
     assert health.told()["answered_s"] < 40
 
 
-@pytest.mark.parametrize("where", ["", "file:", -1, 70_000, "x", "host:", "host:99999", 1.5, True, ["file:x"]])
-def test_a_wrong_place_is_refused(leases: Leases, where: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="health"):
-        Consumer(leases, print, health=where)
-
-
 def test_a_file_that_can_not_be_written_ends_the_consumer_before_it_takes_an_item(
     db: Any, leases: Leases, tmp_path: Path
 ) -> None:

@@ -77,17 +77,3 @@ def test_in_a_session_only_that_session_waits(db: Any, queue: Queue) -> None:
     report = Consumer(sessions, nothing, middleware=[limit]).drain(db)
 
     assert (report.acked, report.snoozed) == (2, 1)
-
-
-@pytest.mark.parametrize(
-    "terms",
-    [{}, {"count": 0}, {"count": "5"}, {"count": 1, "seconds": 0}, {"count": 1, "burst": 0}, {"count": 1, "key": 7}],
-)
-def test_wrong_terms_are_refused(db: Any, terms: Any) -> None:
-    with pytest.raises((TypeError, ValueError)):
-        RateLimit(db, **terms)
-
-
-def test_it_takes_a_database() -> None:
-    with pytest.raises(TypeError, match="takes the database"):
-        RateLimit("memory:", count=1)  # type: ignore[arg-type]

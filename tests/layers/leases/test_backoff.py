@@ -125,21 +125,6 @@ def test_an_unknown_task_waits_as_by_default_if_its_backoff_fails(
     assert ("not a number of seconds" in caplog.text) == (not is_long)
 
 
-def test_clocks_are_functions(space: Subspace) -> None:
-    clock: Any = 5
-    queue: Queue[Any] = Queue(space, codec="bytes")
-    for make in (
-        lambda: TokenBucket(queue, "smtp", count=1, clock=clock),
-        lambda: Stream(queue, "s", clock=clock),
-        lambda: Blobs(queue, clock=clock),
-        lambda: Leases(queue, clock=clock),
-        lambda: Tasks(space, clock=clock),
-        lambda: Sessions(queue, clock=clock),
-    ):
-        with pytest.raises(TypeError, match="function"):
-            make()
-
-
 @pytest.mark.engines("memory")
 def test_numbers_beyond_all_floats_are_refused(db: Any, space: Subspace) -> None:
     huge = 10**400

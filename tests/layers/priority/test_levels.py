@@ -94,15 +94,6 @@ def test_a_bad_priority_is_refused(levels: Levels, priority: Any) -> None:
         levels.rank_of(priority)
 
 
-@pytest.mark.parametrize("count", [0, 11, 257])
-def test_too_few_or_too_many_levels_are_refused(count: int) -> None:
-    with pytest.raises(ValueError, match="1 to 10 priorities"):
-        AmqpLevels(count)
-    if count != 11:
-        with pytest.raises(ValueError, match="1 to 256 levels"):
-            Levels(count)
-
-
 @pytest.mark.parametrize("levels", [Levels(1), Levels(256), AmqpLevels(7)])
 def test_levels_are_found_by_their_name(levels: Levels) -> None:
     found = levels_named(levels.name)

@@ -101,12 +101,6 @@ def test_a_level_can_be_browsed_alone(db: Any, space: Subspace) -> None:
     assert [item.value for item in jobs.browse(db, limit=2)] == [[0, 3], [1, 1]]
 
 
-@pytest.mark.parametrize("level", [-1, 3])
-def test_a_level_that_the_queue_has_not_can_not_be_browsed(db: Any, space: Subspace, level: int) -> None:
-    with pytest.raises(ValueError, match="from 0 to 2"):
-        jobs_of(space).browse(db, level=level)
-
-
 def test_stats_count_every_level_and_agree_with_a_recount(db: Any, space: Subspace) -> None:
     jobs = jobs_of(space)
     fill(jobs, db, 2, 1, 1, 0)

@@ -425,22 +425,6 @@ def test_a_wrong_limit_is_refused(db: Any, sessions: Sessions, limit: Any, error
             sessions.set_limit(db, "acme", limit)
 
 
-@pytest.mark.parametrize("name", [None, 3, "", (), ["acme"], (object(),)])
-def test_a_wrong_name_of_a_gate_is_refused(db: Any, sessions: Sessions, name: Any) -> None:
-    for call in (
-        lambda: Gate(name, 1),
-        lambda: sessions.set_limit(db, name, 1),
-        lambda: sessions.gate(db, name),
-    ):
-        with pytest.raises((TypeError, ValueError), match=r"gate"):
-            call()
-
-
-def test_gates_must_be_a_function(queue: Queue) -> None:
-    with pytest.raises(TypeError, match="gates is a function"):
-        Sessions(queue, gates=[Gate("acme", 1)])  # type: ignore[arg-type]
-
-
 def test_sessions_with_gates_pickle(db: Any, queue: Queue) -> None:
     sessions = pickle.loads(pickle.dumps(Sessions(queue, gates=chain)))
     fill(sessions, db, "acme ann 1")

@@ -167,8 +167,3 @@ def test_many_relaxed_consumers_take_every_item_once(db: Any, queue: Queue) -> N
         thread.join()
     assert sorted(seen) == list(range(120))
     assert queue.check(db).ok
-
-
-def test_a_window_of_nothing_is_refused(queue: Queue) -> None:
-    with pytest.raises(ValueError, match="window"):
-        RelaxedQueue(queue, window=0)

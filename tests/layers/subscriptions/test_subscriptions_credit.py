@@ -111,11 +111,3 @@ def test_remaining_credit_does_not_hide_returned_items(
     assert len(few.lease_many(db, duration=20)) == 2
     clock.now += 30
     assert values(few.lease_many(db, limit=2)) == ["a", "b"]
-
-
-@pytest.mark.parametrize("grant", [{"items": 1.5}, {"items": float("inf")}, {"items": 1, "size_bytes": "9"}])
-def test_credit_is_whole(db: Any, subscriptions: Subscriptions, grant: Any) -> None:
-    one = subscriptions.subscribe(db, "one")
-    with pytest.raises(ValueError, match="an integer from 0 on"):
-        one.grant(db, **grant)
-    assert one.credit(db) == Credit(None, None)

@@ -120,25 +120,3 @@ def test_stats_of_many_subscriptions_take_as_many_reads_as_of_few(db: Any, space
         assert len(subscriptions.stats(reading)) == amount
         reads.append(reading.reads)
     assert reads[0] == reads[1]
-
-
-@pytest.mark.parametrize("limit", [0, -1, "3", True, 1.5, [1]])
-def test_a_bad_limit_is_refused(db: Any, subscriptions: Subscriptions, limit: Any) -> None:
-    everything = subscriptions.subscribe(db, "all")
-    for call in (subscriptions.stats, subscriptions.count, everything.lease_many):
-        with pytest.raises((TypeError, ValueError), match="limit is how many"):
-            call(db, limit=limit)
-
-
-@pytest.mark.parametrize("name", ["", 200 * "é", None, 5, b"red", ["red"], {"red": 1}])
-def test_a_bad_name_is_refused(db: Any, subscriptions: Subscriptions, name: Any) -> None:
-    calls: list[Any] = [
-        lambda: subscriptions.subscribe(db, name),
-        lambda: subscriptions.unsubscribe(db, name),
-        lambda: subscriptions.open(name),
-        lambda: subscriptions.stats(db, after=name),
-    ]
-    for call in calls[: 4 if name is not None else 3]:
-        with pytest.raises((TypeError, ValueError), match=r"subscription is named|name of a subscription"):
-            call()
-    assert subscriptions.count(db) == 0

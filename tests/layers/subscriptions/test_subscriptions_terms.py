@@ -65,13 +65,6 @@ def test_a_priority_that_the_queue_has_not_is_refused(db: Any, leveled: Subscrip
     assert leveled.leases.stats(db).enqueued == 0
 
 
-def test_a_priority_in_a_queue_without_levels_is_refused(db: Any, subscriptions: Subscriptions) -> None:
-    with pytest.raises(ValueError, match="no levels, and so no priorities"):
-        subscriptions.enqueue(db, "x", priority=0)
-    with pytest.raises(ValueError, match="no levels, and so no priorities"):
-        subscriptions.enqueue_many(db, ["x"], priority=0)
-
-
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("term", ["delay", "at"])
 def test_an_item_with_a_delay_is_delivered_at_its_time_and_in_its_place(

@@ -102,14 +102,18 @@ def forms(verb: Any) -> list[Callable[..., Any]]:
     return [called, awaited] if hasattr(verb, "aio") else [called]
 
 
-def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str]:
-    """Call a verb with one wrong argument after the other, and yield the raw errors."""
-    parameters = list(inspect.signature(call.verb).parameters.values())
+def plain_terms(call: Call) -> dict[str, Any]:
+    """Return the arguments of a call but the first, by their names. The call does not wait."""
+    parameters = inspect.signature(call.verb).parameters.values()
     positional = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
     plain = {**dict(zip(positional[1:], call.args, strict=False)), **call.terms}
-    if "timeout" in plain:
-        plain["timeout"] = 0.0  # nothing may be left to take
-    for one in parameters[1:]:
+    return {**plain, "timeout": 0.0} if "timeout" in plain else plain
+
+
+def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str]:
+    """Call a verb with one wrong argument after the other, and yield the raw errors."""
+    plain = plain_terms(call)
+    for one in list(inspect.signature(call.verb).parameters.values())[1:]:
         if one.kind in (one.VAR_KEYWORD, one.VAR_POSITIONAL):
             continue
         for form in forms(call.verb):
