@@ -1,4 +1,4 @@
-"""Outcomes and follow-ups take effect once, whatever becomes of the commits; and interleavings by hand."""
+"""Follow-ups are enqueued once if an outcome is unknown; and interleavings of results by hand."""
 
 from __future__ import annotations
 
@@ -7,61 +7,15 @@ from typing import Any
 import pytest
 
 from fdbqueue import CompletionError, LeaseLost, Queue
-from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import Steps
 from fdbqueue.layers import Consumer, Done, FollowUp, Lease, Leases, Results
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
-from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
+from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import lease_of
 from tests.helpers.staging import wait_until
 
 pytestmark = pytest.mark.slow
-
-FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
-
-
-def program(leases: Leases, mails: Leases, db: Any, clock: Clock) -> list[Any]:
-    said: list[Any] = []
-    results = Results(leases, keep=60)
-    first = results.enqueue(db, "first", then=FollowUp(mails, "receipt"))
-    second = results.enqueue(db, "second", ttl=5, then=FollowUp(mails, "never"))
-    third = results.enqueue(db, "third")
-    leases.ack(db, lease_of(leases, db), result=1, then=[FollowUp(mails, "now"), FollowUp(mails, "and this")])
-    said.append(first.wait(timeout=60))
-    clock.now += 6
-    with pytest.raises(CompletionError) as told:
-        second.wait(timeout=60)
-    said.append(told.value.outcome)
-    leases.nack(db, lease_of(leases, db), error="broken")
-    said.append(leases.dead.redrive(db))
-    leases.ack(db, lease_of(leases, db), result=3)
-    said.append(third.wait(timeout=60))
-    said.append([lease.value for lease in mails.lease_many(db, duration=600)])
-    said.append(mails.lease(db))
-    clock.now += 120
-    leases.reclaim(db)
-    for queue in leases, mails:
-        assert queue.check(db).problems == ()
-        stats = queue.queue.stats(db)
-        said.append((stats.enqueued, stats.dequeued, stats.available, stats.delayed, stats.deleted, stats.outcomes))
-    return said
-
-
-def outcome(db: Any, space: Subspace, plan: Plan) -> tuple[list[Any], int]:
-    clock = Clock()
-    faulty = FaultyDatabase(db, plan)
-    leases = Leases(Queue(space["jobs"], codec="str"), max_attempts=1, clock=clock)
-    mails = Leases(Queue(space["mails"], codec="str"), clock=clock)
-    said = program(leases, mails, faulty, clock)
-    leases.queue.clear(db)
-    mails.queue.clear(db)
-    return said, faulty.commits
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_results_and_follow_ups_are_exactly_once_when_any_commit_fails(db: Any, space: Subspace, fault: Fault) -> None:
-    says_the_same_whichever_commit_fails(lambda plan: outcome(db, space, plan), fault, commits=8)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])

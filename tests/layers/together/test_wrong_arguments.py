@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from functools import partial
 from math import inf, nan
 from typing import Any
 
@@ -63,6 +64,7 @@ TIMES = ("delay", "ttl", "at")
 NO_NAMES = ["", 200 * "é", None, 5, b"red", ["red"], {"red": 1}]
 PART = "duty_cycle is a part of the time"
 
+Verb = Callable[..., Any]
 Row = tuple[str | tuple[str, ...], str, list[Any], Any, str]
 TABLE: list[Row] = [
     (LIMITED, "limit", ["3", None, 1.5, True], T, "limit is how many .*, an integer, not {wrong!r}"),
@@ -161,21 +163,18 @@ def test_a_wrong_argument_is_refused(
     db: Any, space: Subspace, place: str, name: str, wrong: Any, error: Any, said: str
 ) -> None:
     scene = Scene(db, space)
-    calls: list[Callable[[], Any]]
     if "." in place:
         call = (EITHER | DATABASE_ONLY)[place](scene)
-        calls = [lambda form=form: form(db, **{**plain_terms(call), name: wrong}) for form in forms(call.verb)]
+        calls: list[Verb] = [partial(form, db) for form in forms(call.verb)]
+        terms = plain_terms(call)
     else:
         make, terms = (MADE | ALSO_MADE)[place](scene)
-        calls = [lambda: make(**{**terms, name: wrong})]
+        calls = [make]
     before = scene.rows()
     for one in calls:
         with pytest.raises(error, match=said.format(wrong=wrong) if "{wrong" in said else said):
-            one()
+            one(**{**terms, name: wrong})
     assert scene.rows() == before
-
-
-Verb = Callable[..., Any]
 
 
 @pytest.fixture
