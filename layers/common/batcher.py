@@ -26,7 +26,7 @@ import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from fdbqueue.engine.blocking import in_thread
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, TRANSACTION_TOO_LARGE
@@ -37,7 +37,7 @@ from .waiting import finish
 
 A = TypeVar("A")
 R = TypeVar("R")
-Alarm = tuple[list[Future[Any]], float | None]
+Alarm = tuple[list[Future[object]], float | None]
 """What a leader waits for before it serves again: one of these futures, or a number of seconds."""
 
 GATHER_SECONDS = 0.001

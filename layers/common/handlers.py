@@ -14,22 +14,23 @@ import threading
 import types
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
 from contextvars import Context, copy_context
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from fdbqueue import FdbQueueError, Position, Queue
 from fdbqueue.engine.errors import text_of
-from fdbqueue.lowlevel import V
+from fdbqueue.lowlevel import Steps, V
 from fdbqueue.stored.names import KeyName, queue_text, session_text
 
 from ..leases import Lease
 from ..leases.lease import not_negative
 
+A = TypeVar("A")
 T = TypeVar("T")
-Handler: TypeAlias = Callable[[Lease[V]], Any]
+Handler: TypeAlias = Callable[[Lease[V]], object]
 """Processes one item. Its return value is ignored, except `ACKED`. An exception is the attempt's error."""
 
 
@@ -98,7 +99,7 @@ class GiveUp(Exception):
         super().__init__(reason or "No further attempt would help.")
 
 
-class Threads:
+class Threads(Generic[A]):
     """Worker threads for a plain function, started when they are needed.
 
     They are daemons: a function that never returns must not keep the process from ending. `asyncio.to_thread` copies
@@ -109,11 +110,11 @@ class Threads:
         freed: called in the event loop each time that a thread has returned from the function.
     """
 
-    def __init__(self, function: Handler, freed: Callable[[], None]) -> None:
+    def __init__(self, function: Callable[[A], object], freed: Callable[[], None]) -> None:
         self._function = function
         self._freed = freed
-        self._waiting: SimpleQueue[tuple[Context, Lease, asyncio.Future[Any]] | None] = SimpleQueue()
-        self._returned: deque[tuple[asyncio.Future[Any], Any, Exception | None]] = deque()
+        self._waiting: SimpleQueue[tuple[Context, A, asyncio.Future[object]] | None] = SimpleQueue()
+        self._returned: deque[tuple[asyncio.Future[object], object, Exception | None]] = deque()
         """What threads brought back, and the event loop has not seen yet."""
         self._is_told = False
         """Whether the loop will look at these. A call into it costs as much as a small handler."""
@@ -121,17 +122,17 @@ class Threads:
         self.busy = 0
         """The number of threads in the function, including those without a waiting task."""
 
-    async def __call__(self, context: Context, lease: Lease) -> Any:
-        """Call the function in a thread, in `context`, and await its result.
+    async def __call__(self, context: Context, argument: A) -> object:
+        """Call the function with an argument in a thread, in `context`, and await its result.
 
         If the waiting task is cancelled, the thread goes on, and stays busy until the function returns.
         """
-        future = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self.busy += 1
         if self.busy > self._threads:
             self._threads += 1
             threading.Thread(target=self._work, name=f"fdbqueue-handler-{self._threads}", daemon=True).start()
-        self._waiting.put((context, lease, future))
+        self._waiting.put((context, argument, future))
         return await future
 
     def close(self) -> None:
@@ -141,10 +142,11 @@ class Threads:
 
     def _work(self) -> None:
         while (work := self._waiting.get()) is not None:
-            context, lease, future = work
-            result, error = None, None
+            context, argument, future = work
+            result: object = None
+            error: Exception | None = None
             try:
-                result = context.run(self._function, lease)
+                result = context.run(self._function, argument)
             except BaseException as raised:  # noqa: BLE001 - it is raised where the handler is awaited
                 # A future can't hold a StopIteration, and the exits of a thread must not reach an event loop.
                 error = raised if isinstance(raised, Exception) else RuntimeError(repr(raised))
@@ -155,7 +157,7 @@ class Threads:
                 # A closed loop has no task that waits.
                 with contextlib.suppress(RuntimeError):
                     future.get_loop().call_soon_threadsafe(self._settle)
-            del work, context, lease, future, result, error  # an idle thread keeps nothing alive
+            del work, context, argument, future, result, error  # an idle thread keeps nothing alive
 
     def _settle(self) -> None:
         self._is_told = False
@@ -180,9 +182,8 @@ class ThreadPool:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        call: Any = operator.call
         self._free = asyncio.Event()
-        self._threads: Any = Threads(call, self._free.set)
+        self._threads: Threads[Callable[[], object]] = Threads(operator.call, self._free.set)
         self._awaited = 0
         """How many calls are under way whose results are awaited."""
 
@@ -198,7 +199,7 @@ class ThreadPool:
             self._free.clear()
             await self._free.wait()
 
-    async def call(self, function: Callable[[], Any]) -> Any:
+    async def call(self, function: Callable[[], object]) -> object:
         """Call a function in a thread, in a copy of the caller's context."""
         self._awaited += 1
         try:
@@ -214,7 +215,7 @@ class ThreadPool:
 
 
 @types.coroutine
-def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
+def in_context(context: Context, coroutine: Steps[T]) -> Generator[Any, Any, T]:
     """Await `coroutine` in `context`, without a task for it.
 
     The variables that it sets stay in `context`: the next handler that this task awaits does not see them.
@@ -245,13 +246,14 @@ def in_context(context: Context, coroutine: Coroutine[Any, Any, T]) -> Generator
         raise RuntimeError(repr(error)) from error
 
 
-async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> Any:
+async def result_of(handler: Handler, threads: Threads[Lease] | None, lease: Lease) -> object:
     """Call a handler, in a worker thread if it has some, and return its result. If that is awaitable, it is awaited.
 
     Raises:
         TypeError: the handler is a generator.
     """
     context = copy_context()
+    result: object
     if threads is None:
         result = context.run(handler, lease)
     else:
@@ -265,7 +267,7 @@ async def result_of(handler: Handler, threads: Threads | None, lease: Lease) -> 
     return result
 
 
-async def within(seconds: float, handling: Awaitable[Any]) -> Any:
+async def within(seconds: float, handling: Awaitable[T]) -> T:
     """Await a handler's result for so many seconds.
 
     Raises:
@@ -295,7 +297,7 @@ def error_text(error: BaseException) -> str:
         return kind
 
 
-def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
+def not_awaited(function: Callable[..., object] | None, name: str) -> None:
     """Raise an error if a function that is only called would have to be awaited.
 
     Raises:
@@ -307,7 +309,7 @@ def not_awaited(function: Callable[[Any], object] | None, name: str) -> None:
         )
 
 
-def call_back(function: Callable[[Any], object], argument: Any) -> None:
+def call_back(function: Callable[[A], object], argument: A) -> None:
     """Call a function that is not awaited.
 
     Raises:
@@ -319,7 +321,7 @@ def call_back(function: Callable[[Any], object], argument: Any) -> None:
         raise TypeError("it returned a coroutine, which is not awaited")
 
 
-def is_async(handler: Callable[..., Any]) -> bool:
+def is_async(handler: Callable[..., object]) -> bool:
     """Return whether a handler is a coroutine function."""
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
 
@@ -328,18 +330,18 @@ def is_async(handler: Callable[..., Any]) -> bool:
 
 FIELDS = ("queue", "position", "attempt", "consumer", "session")
 """What a record about an item or a queue has. What does not apply is ""."""
-NO_FIELDS: dict[str, Any] = dict.fromkeys(FIELDS, "")
+NO_FIELDS: dict[str, object] = dict.fromkeys(FIELDS, "")
 
 
-def item_fields(queue: Queue, lease: Lease) -> dict[str, Any]:
+def item_fields(queue: Queue, lease: Lease) -> dict[str, object]:
     """Return the fields of a record about a leased item."""
     session = getattr(lease, "session", None)
     return fields(queue, lease.position, attempt=lease.attempt, consumer=lease.consumer, session=session)
 
 
 def fields(
-    queue: Queue, position: Position | None = None, *, session: KeyName | None = None, **others: Any
-) -> dict[str, Any]:
+    queue: Queue, position: Position | None = None, *, session: KeyName | None = None, **others: object
+) -> dict[str, object]:
     """Return the fields of a record about a queue, or about one of its items."""
     where = "" if position is None else position.text
     named = session_text(session) if session else ""
@@ -363,7 +365,7 @@ class Acked(NamedTuple):
     """How long it took."""
 
 
-around_all: list[Callable[[Any, Callable[[Any], Any]], Any]] = []
+around_all: list[Middleware] = []
 """Middleware around the handlers of all consumers of this process, outside of their own."""
 on_acked: list[Callable[[Acked], None]] = []
 """Called in a consumer's event loop after each transaction that acked items."""
@@ -387,11 +389,11 @@ def tell_acked(acked: Acked) -> None:
 # it
 # can only be inside of the coroutine functions, around a plain handler.
 
-Next: TypeAlias = Callable[[Any], Any]
+Next: TypeAlias = Callable[[Lease], Any]
 """Calls the next middleware with a lease, or the handler. In a coroutine function it is awaited."""
-Middleware: TypeAlias = Callable[[Any, Next], Any]
+Middleware: TypeAlias = Callable[[Any, Next], object]
 """Called with the lease and the next call. Its result is the handler's result for the consumer."""
-Call: TypeAlias = Callable[[Lease], Any]
+Call: TypeAlias = Callable[[Lease], Steps[object]]
 """Calls a handler with all that is around it; to be awaited."""
 
 
@@ -399,7 +401,7 @@ class AsyncMiddleware(ABC):
     """A middleware that is a coroutine function. It gives a list of several kinds a type for type checkers."""
 
     @abstractmethod
-    async def __call__(self, lease: Lease, call_next: Next) -> Any:
+    async def __call__(self, lease: Lease, call_next: Next) -> object:
         """Handle the item."""
 
 
@@ -431,11 +433,10 @@ def _check_one(one: object) -> None:
         raise TypeError(f"A middleware is an object or a function, not the class {one.__name__}: give an instance.")
     if not callable(one):
         raise TypeError(f"A middleware is called with the lease and the next call, and {one!r} can't be.")
-    call: Any = one
-    if inspect.isgeneratorfunction(call) or inspect.isasyncgenfunction(call):
+    if inspect.isgeneratorfunction(one) or inspect.isasyncgenfunction(one):
         raise TypeError(f"The middleware {one!r} is a generator, and none of it would run. Return `call_next(lease)`.")
     try:
-        signature = inspect.signature(call)
+        signature = inspect.signature(one)
     except (TypeError, ValueError):  # some functions of C have none
         return
     try:
@@ -446,7 +447,7 @@ def _check_one(one: object) -> None:
         ) from error
 
 
-def bound(chain: Sequence[Middleware], consumer: Any) -> list[Middleware]:
+def bound(chain: Sequence[Middleware], consumer: object) -> list[Middleware]:
     """Return the middleware for one consumer. One with a method `for_consumer` may return another one in its place."""
     found = []
     for one in (*around_all, *chain):
@@ -464,13 +465,13 @@ def with_plain(handler: Handler, chain: Sequence[Middleware]) -> tuple[Handler, 
 
 
 def _around(one: Middleware, handler: Handler) -> Handler:
-    def call(lease: Lease) -> Any:
+    def call(lease: Lease) -> object:
         return one(lease, handler)
 
     return call
 
 
-def call_of(handler: Handler, threads: Threads | None, chain: Sequence[Middleware]) -> Call:
+def call_of(handler: Handler, threads: Threads[Lease] | None, chain: Sequence[Middleware]) -> Call:
     """Return the call of a handler, with the coroutine functions of `chain` around it."""
     call: Call = partial(result_of, handler, threads)
     if not chain:
@@ -480,13 +481,13 @@ def call_of(handler: Handler, threads: Threads | None, chain: Sequence[Middlewar
     return partial(_in_own_context, call)
 
 
-async def _awaited(one: Middleware, call: Call, lease: Lease) -> Any:
+async def _awaited(one: Middleware, call: Call, lease: Lease) -> object:
     result = one(lease, call)
     while inspect.isawaitable(result):  # it may have returned `call_next(lease)` without awaiting it
         result = await result
     return result
 
 
-async def _in_own_context(call: Call, lease: Lease) -> Any:
+async def _in_own_context(call: Call, lease: Lease) -> object:
     """Call in a copy of the context: what a middleware sets is seen by the handler, and not by the next item."""
     return await in_context(copy_context(), call(lease))

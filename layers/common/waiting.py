@@ -45,7 +45,7 @@ class Stop:
         for promise in list(self._resting):
             promise.keep()
 
-    async def rest(self, alarms: Sequence[Future[Any]], seconds: float) -> None:
+    async def rest(self, alarms: Sequence[Future[object]], seconds: float) -> None:
         """Wait until one of the `alarms` is ready, `seconds` have passed or the loop is to end. Then end the alarms."""
         promise = Promise()  # one for each rest: a promise keeps its waiters alive
         self._resting.add(promise)
@@ -156,16 +156,18 @@ async def finish(steps: Steps[T], heir: Heir | None = None) -> T:
         raise
 
 
-def _answered(steps: Steps[Any], future: Any) -> Any:
+def _answered(steps: Steps[T], future: Future[object]) -> Future[object]:
     """Give steps the answer that is there already, and return the next future. No caller has to wait."""
     try:
         outcome = future.wait()
     except Exception as error:  # noqa: BLE001 - the steps decide what it means
-        return steps.throw(error)
-    return steps.send(outcome)
+        following: Future[object] = steps.throw(error)
+    else:
+        following = steps.send(outcome)
+    return following
 
 
-def _go_on(steps: Steps[Any], future: Any, heir: Heir | None) -> None:
+def _go_on(steps: Steps[T], future: Future[object], heir: Heir | None) -> None:
     async def rest() -> None:
         waited_for = future
         try:
@@ -192,10 +194,10 @@ class _Kept:
     fpointer = None
     """It is not a future of the binding, which waits for its own in another way."""
 
-    def __init__(self, future: Any) -> None:
+    def __init__(self, future: Future[object]) -> None:
         self._future = future
 
-    def wait(self) -> tuple[Any, Exception | None]:
+    def wait(self) -> tuple[object, Exception | None]:
         try:
             return wait_in_thread(self._future), None
         except Exception as error:  # noqa: BLE001 - the steps decide what it means; an interruption is no Exception
@@ -401,7 +403,7 @@ class Beside(Generic[T]):
         given: the object that ``as`` names.
     """
 
-    def __init__(self, work: Work[Any], stop: Callable[[], None], given: T) -> None:
+    def __init__(self, work: Work[object], stop: Callable[[], None], given: T) -> None:
         self._work = work
         self._stop = stop
         self._given = given
@@ -452,7 +454,7 @@ class Beside(Generic[T]):
                 self._task.cancel()
         return cancelled
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _ended(self, task: asyncio.Task[object]) -> None:
         if not self._leaving and (task.cancelled() or task.exception() is not None):
             self._interrupted = True
             self._parent.cancel()

@@ -18,7 +18,6 @@ from fdbqueue.lowlevel import (
     Named,
     Shown,
     Transaction,
-    check_text,
     check_values,
     is_database,
     new_random,
@@ -37,8 +36,7 @@ from fdbqueue.moves.ends import (
     read_member_counts,
     settle,
 )
-from fdbqueue.stored import shapes
-from fdbqueue.stored.shapes import Due
+from fdbqueue.stored.shapes import Due, check_name
 
 from ..common.waiting import NotEnded, long_wait, until_ended
 from ..leases import Leases
@@ -51,7 +49,6 @@ if TYPE_CHECKING:
 
 BATCH_ITEMS = 100
 HOLD_SECONDS = 60.0
-NAME_BYTES = shapes.NAME_BYTES["group"]
 TOKEN_BYTES = 1_000
 DAMAGED_KEEP_S = 86_400
 """How long a group is kept whose record could not be read: as by the default of `Groups.open`."""
@@ -100,7 +97,7 @@ class Group(Named):
     def __init__(self, groups: Groups, name: str, *, token: bytes = b"", db: Database | None = None) -> None:
         if not isinstance(getattr(groups, "leases", None), Leases):
             raise TypeError(f"A group is one of Groups, not of {groups!r}. Groups.open and Groups.group make groups.")
-        check_name(name)
+        check_name(name, "group")
         if token != b"":
             check_token(token)
         self._groups = groups
@@ -113,7 +110,7 @@ class Group(Named):
         self.token = token
         """The token of the hold that this producer has; b"" for none."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Group, token=self.token), (self._groups, self.name)
 
     def __repr__(self) -> str:
@@ -236,8 +233,7 @@ class Group(Named):
 
         *Conflicts:* none, it reads by snapshot. *Cost:* two reads; it does not grow with the group.
         """
-        found = await self._leases.queue.read(tr, self._look)
-        return found[1]
+        return await self._leases.queue.read(tr, self._look)
 
     @verb
     async def wait(self, timeout: float | None = None) -> GroupStats:
@@ -292,8 +288,7 @@ class Group(Named):
             tr.clear_range(span.start, span.stop)
             begin_sweep(tr, self._layout, self.name, self._leases.now_us())
             await settle(tr, self._layout, self.name, self._leases.now_us())
-        _, stats = await self._look(tr)
-        return stats
+        return await self._look(tr)
 
     async def _sweep(self, tr: Transaction) -> tuple[bool, GroupStats | None]:
         moves = Transitions(tr, self._layout, self._leases.now_us())
@@ -302,10 +297,9 @@ class Group(Named):
         moves.finish()
         if more or not (await value_of(tr.snapshot.get(self._keys.record))).present():
             return more, None
-        _, stats = await self._look(tr)
-        return False, stats
+        return False, await self._look(tr)
 
-    async def _look(self, tr: Transaction) -> tuple[GroupRecord, GroupStats]:
+    async def _look(self, tr: Transaction) -> GroupStats:
         value = await value_of(tr.snapshot.get(self._keys.record))
         if not value.present():
             raise CompletionError(
@@ -316,10 +310,10 @@ class Group(Named):
         group = named_group(self._layout, self.name, bytes(value))
         counts = await read_member_counts(tr, self._layout, self.name)
         members = {state: counts.get(state, 0) for state in MEMBER_STATES}
-        return group, GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
+        return GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
 
     async def _look_for_end(self, tr: Transaction) -> GroupStats | NotEnded:
-        _, stats = await self._look(tr)
+        stats = await self._look(tr)
         if stats.ended:
             return stats
         span = self._keys.holds.range()
@@ -351,12 +345,3 @@ def check_token(token: object) -> None:
             f"The token of a hold has at most {TOKEN_BYTES:,} bytes, not {len(token):,}: {token[:20]!r}… Give a hash of"
             " it, or none: a new one is made."
         )
-
-
-def check_name(name: object) -> None:
-    """Refuse what is no name of a group."""
-    if not isinstance(name, str):
-        raise TypeError(f"A group is named by a text, or it is a Group, not {name!r}.")
-    check_text(name, "The name of a group")
-    if not name or len(name.encode()) > NAME_BYTES:
-        raise ValueError(f"A group's name has 1 to {NAME_BYTES} bytes, not {len(name.encode())}: {name[:120]!r}.")

@@ -30,12 +30,13 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import GroupRecord, count_members, encode_group, group_keys, group_record
 from fdbqueue.stored.settings import check_renamed, refuse_old_name
+from fdbqueue.stored.shapes import check_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
 from ..leases.done import check_follow_ups, entered_at, follow_ups_of, mark, position_in, sessions_of
 from ..leases.lease import positive
-from ._group import HOLD_SECONDS, Group, check_name, check_token, set_hold
+from ._group import HOLD_SECONDS, Group, check_token, set_hold
 
 KEEP_SECONDS = 86_400.0
 
@@ -124,7 +125,7 @@ class Groups(Named, QueueWithLeases[Any]):
         self.queue = (self.sessions or self.leases).queue
         self._source: Any = source
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Groups, (self._source,)
 
     def __repr__(self) -> str:
@@ -165,7 +166,7 @@ class Groups(Named, QueueWithLeases[Any]):
         *Conflicts:* with another call that opens a group of this name. *Cost:* two reads in parallel, three writes;
         that of an enqueue for each follow-up.
         """
-        check_name(name)
+        check_name(name, "group")
         check_token(token)
         follow_ups = follow_ups_of(then)
         check_follow_ups(follow_ups)
@@ -196,7 +197,7 @@ class Groups(Named, QueueWithLeases[Any]):
             db: a database.
             name: the group's name.
         """
-        check_name(name)
+        check_name(name, "group")
         only_database(db, "Groups.group", "Call it with the database, then Group.stats with your transaction.")
         return Group(self, name, db=db)
 
@@ -218,7 +219,7 @@ class Groups(Named, QueueWithLeases[Any]):
         db: Any = tr if is_database(tr) else None
         space = self.leases.layout.groups
         if after is not None:
-            check_name(after)
+            check_name(after, "group")
         if limit is not None:
             check_limit(limit, "groups to list")
         return GroupList(self, tr, db, space.key() if after is None else _behind(space, after), limit)
@@ -240,7 +241,7 @@ class Groups(Named, QueueWithLeases[Any]):
         *Conflicts:* with the end or a cancel of the group. *Cost:* as the source's `enqueue`, one read and two writes.
         """
         name = group.name if isinstance(group, Group) else group
-        check_name(name)
+        check_name(name, "group")
         body = partial(self._enqueue, value=value, name=name, terms=terms)
         return await self.queue.transact(tr, body)
 
@@ -251,7 +252,7 @@ class Groups(Named, QueueWithLeases[Any]):
             GroupError: there is no such group, or it is done or cancelled.
         """
         only_transaction(tr, "Groups.check_open")
-        check_name(name)
+        check_name(name, "group")
         record = await group_record(tr, self.leases.layout, name)
         if record is None or record.state != "open":
             raise self.refused(name, record)

@@ -71,8 +71,8 @@ class WeightedHead(Head):
     def __init__(
         self, layout: Layout, weights: Sequence[int], *, spin: Callable[[int], int] = random.randrange
     ) -> None:
-        given: Sequence[Any] = weights
-        if not given or not all(isinstance(one, int) and one >= 1 for one in given) or sum(weights) > MAX_WEIGHTS:
+        given: Sequence[object] = weights
+        if not all(isinstance(one, int) and one >= 1 for one in given) or not 1 <= sum(weights) <= MAX_WEIGHTS:
             raise ValueError(f"Weights are integers from 1 on, up to {MAX_WEIGHTS:,} in all, not {list(weights)}.")
         super().__init__(layout)
         self._given = (weights, spin)
@@ -80,7 +80,7 @@ class WeightedHead(Head):
         self._turns = itertools.count(spin(len(self._wheel)))
         self._begun: KeptBeside[_Turn | None] = KeptBeside(lambda: None)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         weights, spin = self._given
         return partial(WeightedHead, weights=weights, spin=spin), (self._layout,)
 

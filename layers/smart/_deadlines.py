@@ -44,7 +44,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 from fdbqueue import CodecError, FormatError, OtherCodec, Position, Queue
 from fdbqueue.engine.transactional import asks_marker
@@ -369,7 +369,7 @@ class Monitor:
         """Make `run` return after its current step."""
         self._stop.ask()
 
-    async def _watch(self, tr: Transaction) -> tuple[Future[Any] | None, int]:
+    async def _watch(self, tr: Transaction) -> tuple[Future[None] | None, int]:
         """Return a watch on new deadlines, and the microseconds to wait; no watch if one is due."""
         due_us = await self.deadlines.next_us(tr, lead_us=self._lead_us)
         wait_us = self._interval_us if due_us is None else min(self._interval_us, due_us - self._now_us())

@@ -54,8 +54,9 @@ Source
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass, field
 from functools import partial
-from typing import cast
+from typing import TypeAlias, cast
 
 from fdbqueue import Position, Queue
 from fdbqueue.engine.keys import behind
@@ -63,6 +64,7 @@ from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.lowlevel import (
     AdaptiveLimit,
     Database,
+    KeyValue,
     Layout,
     Steps,
     Transaction,
@@ -71,28 +73,23 @@ from fdbqueue.lowlevel import (
     only_transaction,
     pack,
     rows,
+    started,
     value_of,
     verb,
     within,
 )
+from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
+from fdbqueue.reads.queue_rows import stored_in
 from fdbqueue.stored.shapes import check_name
 
 from ..common.waiting import long_wait
 from ..leases import Leases
-from ..leases.lease import check_timeout
+from ..leases.lease import check_timeout, check_waits
 from ..leases.taking import commit_if_written
-from .copies import (
-    MOST_RECIPIENTS,
-    SENT_BEFORE,
-    SEVERAL,
-    Copies,
-    Copy,
-    Fetched,
-    Fetching,
-    NamedCopies,
-    check_recipient,
-    named_by,
-)
+from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us
+from ..leases.transitions import Transitions
+from .capacity import Watches, until_changed_or_due
+from .copies import MOST_RECIPIENTS, SENT_BEFORE, SEVERAL, Copies, Copy, NamedCopies, check_recipient, named_by
 from .messages import Messages
 from .scanning import position_of
 
@@ -104,6 +101,30 @@ UNREGISTER_ITEMS = 500
 RESET_ITEMS = 2_000
 """How many copies one transaction of a reset makes unsent again."""
 _USE_RESEND = "Use the `resend` of a SmartQueue."
+
+WINDOW = 64
+_Found: TypeAlias = tuple[tuple[list[Copy], bool], bool]
+_COME_BACK = ("enqueued", "leased", "delayed", "dead")
+"""When an item becomes available, one of these counters changes."""
+
+
+@dataclass(slots=True)
+class _Fetched:
+    """The work of one fetching transaction."""
+
+    limit: int
+    takes: Takes
+    moves: Transitions
+    cut: bool
+    """Whether it stops after it has removed many outdated items."""
+    copies: list[Copy] = field(default_factory=list)
+    all_seen: bool = False
+    """Whether there is no further copy to fetch."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it has reached the limit of the call, or of one transaction."""
+        return len(self.copies) >= self.limit or self.takes.stopped or (self.cut and self.takes.over >= EXPIRED_LIMIT)
 
 
 class Resend:
@@ -136,10 +157,10 @@ class Resend:
             raise TypeError(f"Recipients are of Leases, not of {leases!r}. {_USE_RESEND}")
         if not isinstance(leases.queue.codec, Messages):
             raise TypeError(f"Recipients get copies of Messages only, not of the items of {leases!r}. {_USE_RESEND}")
+        self._leases = leases
         self._queue: Queue = leases.queue
         self._layout: Layout = leases.layout
         self._copies = Copies(leases.layout)
-        self._fetching = Fetching(leases, self._copies)
 
     def __repr__(self) -> str:
         return f"Resend({self._layout.describe()})"
@@ -178,7 +199,7 @@ class Resend:
     @verb
     async def recipients(self, tr: Transaction | Database) -> list[str]:
         """Return the names of all recipients. *Conflicts:* with registrations. *Cost:* one read."""
-        registry = await self._queue.read(tr, self._copies.recipients.read)
+        registry = await self._queue.read(tr, self._copies.registry)
         return sorted(registry.numbers)
 
     @verb
@@ -220,26 +241,26 @@ class Resend:
         check_timeout(timeout)
         if not is_database(tr):
             if timeout != 0:
-                raise ValueError("timeout needs a database: a transaction never sees items committed after it began.")
-            fetched, written = await self._fetching.fetch(cast(Transaction, tr), recipient, limit, strict=False)
+                check_waits(tr)
+            (copies, _), written = await self._fetch(cast(Transaction, tr), recipient, limit, strict=False)
             if written:
                 asks_marker(tr)
-            return fetched.copies
+            return copies
         if timeout != 0:
             await long_wait("Resend.fetch_many" if limit > 1 else "Resend.fetch")
         adaptive = AdaptiveLimit(limit)
         deadline = None if timeout is None else time.monotonic() + timeout
 
-        def body(tr: Transaction) -> Steps[tuple[Fetched, bool]]:
-            return self._fetching.fetch(tr, recipient, adaptive.limit, strict=True)
+        def body(tr: Transaction) -> Steps[_Found]:
+            return self._fetch(tr, recipient, adaptive.limit, strict=True)
 
         while True:
-            fetched = await commit_if_written(self._queue, cast(Database, tr), body, on_retry=adaptive.note)
+            copies, again = await commit_if_written(self._queue, cast(Database, tr), body, on_retry=adaptive.note)
             left = None if deadline is None else deadline - time.monotonic()
-            if fetched.copies or (not fetched.again and left is not None and left <= 0):
-                return fetched.copies
-            if not fetched.again:
-                await self._fetching.wait(cast(Database, tr), recipient, left)
+            if copies or (not again and left is not None and left <= 0):
+                return copies
+            if not again:
+                await self._wait(cast(Database, tr), recipient, left)
 
     @verb
     async def confirm(
@@ -355,23 +376,23 @@ class Resend:
         return packed if version is not None and named.version in (None, version) else None
 
     async def _register(self, tr: Transaction, recipient: str) -> None:
-        registry = await self._copies.recipients.read(tr)
+        registry = await self._copies.registry(tr)
         if recipient in registry.numbers:
             return
         if len(registry.numbers) >= MOST_RECIPIENTS:
             raise ValueError(f"{self!r} has {MOST_RECIPIENTS} recipients, and can't have more. Unregister some.")
         registry.last += 1
         registry.numbers[recipient] = registry.last
-        self._copies.recipients.write(tr, registry)
+        self._copies.register(tr, registry)
 
     async def _unregister(self, tr: Transaction, recipient: str) -> tuple[int, bool]:
         """Remove some copies, and the recipient with the last ones; also return whether there are more."""
-        registry = await self._copies.recipients.read(tr)
+        registry = await self._copies.registry(tr)
         number = registry.numbers.get(recipient)
         if number is None:
             return 0, False
         others = [other for other in registry.numbers.values() if other != number]
-        prefix = self._copies.prefix(self._layout.copies, number)
+        prefix = self._copies.key(self._layout.copies, number)
         found = await rows(tr, *within(prefix), limit=UNREGISTER_ITEMS)
         gone = 0
         for row in found:
@@ -380,12 +401,12 @@ class Resend:
             return gone, True
         tr.clear(self._copies.known_key(number))
         del registry.numbers[recipient]
-        self._copies.recipients.write(tr, registry)
+        self._copies.register(tr, registry)
         return gone, False
 
     async def _reset(self, tr: Transaction, recipient: str, after: bytes) -> tuple[int, bytes]:
         number, _ = await self._copies.numbers(tr, recipient)
-        prefix = self._copies.prefix(self._layout.copies, number)
+        prefix = self._copies.key(self._layout.copies, number)
         if not after:
             tr.clear(self._copies.known_key(number))
         # Plain reads: a concurrent fetch or confirmation makes this transaction run again.
@@ -393,7 +414,7 @@ class Resend:
         if not found:
             return 0, b""
         ends = [row.key[len(prefix) :] for row in found]
-        unsent = self._copies.prefix(self._layout.unsent, number)
+        unsent = self._copies.key(self._layout.unsent, number)
         already = {row.key for row in await rows(tr, unsent + ends[0], unsent + ends[-1] + b"\x00")}
         again = [unsent + packed for packed in ends if unsent + packed not in already]
         for key in again:
@@ -401,3 +422,109 @@ class Resend:
         if again:
             tr.add(self._layout.resent_key, _ONE)
         return len(again), ends[-1] + b"\x00" if len(found) == RESET_ITEMS else b""
+
+    # --- fetch the copies that one recipient has not fetched yet, in queue order, after due timers are fired
+
+    async def _fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> _Found:
+        """Fire due timers, then fetch. Return the copies, whether another transaction must look, and whether it wrote.
+
+        Args:
+            strict: whether another one must look if more timers are due than this one fires. It fetches, then.
+        """
+        now_us = self._leases.now_us()
+        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
+        number, _ = await self._copies.numbers(tr, recipient)
+        overdue = await due
+        moves = Transitions(tr, self._layout)
+        haul = _Fetched(limit, Takes(tr, self._queue, now_us), moves, strict)
+        try:
+            if overdue:
+                _, later = await fire_first(tr, self._layout, moves, overdue, self._leases.retry, now_us, strict)
+                if later:
+                    return ([], True), True
+            known = tr.get(self._copies.known_key(number))
+            await self._first_unsent(tr, number, haul)
+            await moves.settle()
+        finally:
+            moves.finish()
+        if haul.takes.error is not None and not haul.copies and not (strict and moves.any):
+            raise haul.takes.error
+        if haul.copies:
+            await self._copies.note_fetched(tr, number, haul.copies, await stored_in(known))
+        written = bool(moves.any or haul.copies)
+        # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
+        return (haul.copies, strict and written and not haul.copies and not haul.all_seen), written
+
+    async def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> None:
+        """Fetch the first unsent copies of available items, up to one that can't be read."""
+        prefix = self._copies.key(self._layout.unsent, number)
+        begin, end = within(prefix)
+        while not haul.is_full:
+            # A snapshot read, with a conflict range up to the last copy: an enqueue behind it does not conflict.
+            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
+            at = 0
+            while at < len(found) and not haul.is_full:
+                group = found[at : at + haul.limit - len(haul.copies)]
+                at += len(group)
+                for packed, stored, version in await self._available(tr, number, prefix, group):
+                    if not haul.is_full:
+                        await self._fetch_one(tr, prefix, packed, stored, version, haul)
+            if len(found) < WINDOW:
+                haul.all_seen = not haul.is_full
+                break
+            begin = found[-1].key + b"\x00"
+        if haul.all_seen and not haul.copies:
+            tr.add_read_conflict_range(prefix, end)
+
+    async def _available(
+        self, tr: Transaction, number: int, prefix: bytes, group: list[KeyValue]
+    ) -> list[tuple[bytes, bytes, bytes]]:
+        """Return packed positions, stored values and versions of the copies whose items are available."""
+        reads = []
+        for row in group:
+            packed = row.key[len(prefix) :]
+            version = tr.snapshot.get(self._copies.key(self._layout.copies, number, packed))
+            reads.append((packed, tr.get(self._layout.available.key(packed)), version))
+        there = []
+        for packed, read, version in reads:
+            value, copied = await value_of(read), await value_of(version)
+            if value.present():  # a leased or delayed item is fetched once it is available again
+                there.append((packed, bytes(value), bytes(copied) if copied.present() else b""))
+        return there
+
+    async def _fetch_one(
+        self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
+    ) -> None:
+        """Fetch one copy, or remove its item if it is over."""
+        verdicts = await haul.takes.judge([ItemRow(self._layout.available.key(packed), stored)])
+        if not verdicts:
+            return
+        [verdict] = verdicts
+        if verdict.fate != "take":
+            remove(haul.moves, verdict, packed, cleared=False)
+            return
+        item = verdict.item
+        tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")
+        tr.clear(prefix + packed)
+        name = item.position.text + (f"@{version.hex()}" if version else "")
+        haul.copies.append(Copy(item.position, item.value, item.headers, name=name))
+
+    async def _wait(self, db: Database, recipient: str, seconds: float | None) -> None:
+        """Wait until there may be a copy to fetch, or `seconds` have passed."""
+        await until_changed_or_due(db, partial(self._watch, recipient=recipient), self._leases.now_us, seconds)
+
+    async def _watch(self, tr: Transaction, recipient: str) -> Watches:
+        """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
+        number, _ = await self._copies.numbers(tr, recipient)
+        prefix = self._copies.key(self._layout.unsent, number)
+        begin, end = within(prefix)
+        while True:
+            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
+            if await self._available(tr, number, prefix, found):
+                return [], None
+            if len(found) < WINDOW:
+                break
+            begin = found[-1].key + b"\x00"
+        due_us = await next_due_us(tr, self._layout, self._leases.now_us())
+        keys = [self._layout.count_key(name) for name in _COME_BACK]
+        return [tr.watch(key) for key in (*keys, self._layout.resent_key, self._layout.recipients_key)], due_us

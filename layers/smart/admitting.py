@@ -42,7 +42,7 @@ from ..leases.lease import positive, visible_at
 from ..leases.transitions import Transitions
 from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming
-from .copies import Recipients, recipient_parts
+from .copies import Copies, recipient_parts
 from .scanning import (
     Bounds,
     FoundItem,
@@ -128,7 +128,7 @@ class Admitting:
         index: SmartIndex,
         check_runner: CheckRunner,
         capacity: Capacity,
-        recipients: Recipients,
+        copies: Copies,
         bounds: Bounds,
     ) -> None:
         self._queue = queue
@@ -138,7 +138,7 @@ class Admitting:
         self._index = index
         self._check_runner = check_runner
         self._capacity = capacity
-        self._recipients = recipients
+        self._copies = copies
         self._bounds = bounds
 
     async def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Outcome:
@@ -151,7 +151,7 @@ class Admitting:
         next_index = started(self._next_index(tr))
         scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
-        asked_for_numbers = started(self._recipients.numbers(tr))
+        asked_for_numbers = started(self._copies.all_numbers(tr))
         await check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
         going = Going()
         last = None if asked_for_last is None else await asked_for_last
@@ -321,7 +321,7 @@ class Admitting:
 
     async def rewritten(self, tr: Transaction, by: FoundItem, new: Incoming, now_us: int) -> Rewritten:
         """Return an item with a new message, and otherwise its own terms. It writes nothing."""
-        numbers = await self._recipients.numbers(tr)
+        numbers = await self._copies.all_numbers(tr)
         return self._rewritten(by, new, None, now_us, numbers)
 
     def write_beside(self, tr: Transaction, new: Rewritten) -> None:
@@ -512,7 +512,7 @@ class SmartEditing(Editing):
 
     async def revalued(
         self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, now_us: int
-    ) -> tuple[bytes, Notes, Any]:
+    ) -> tuple[bytes, Notes, Rewritten]:
         """Return the message to store, the item's notes with it, and its new dependent keys.
 
         Raises:

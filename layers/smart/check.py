@@ -27,7 +27,7 @@ from fdbqueue.stored.layout import name_of
 from fdbqueue.stored.places import CLAIMED
 
 from ..leases import LeaseStats
-from .copies import Recipients
+from .copies import Copies
 from .messages import Functions, Messages
 from .scanning import SmartIndex, position_of
 
@@ -127,7 +127,7 @@ async def read_smart_stats(
         span = index.span(name)
         types[name] = len(await rows(tr.snapshot, span.begin, span.end, limit=COUNTED))
     recipients = {}
-    registry = await Recipients(layout).read(tr)
+    registry = await Copies(layout).registry(tr)
     for name, number in registry.numbers.items():
         counts = []
         for space in (layout.unsent, layout.copies):

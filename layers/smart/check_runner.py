@@ -11,7 +11,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -75,7 +75,7 @@ class CheckTerms(msgspec.Struct, frozen=True):
 class Checker(NamedTuple):
     """The check of one message type, and the arguments that it takes."""
 
-    check: Callable[..., Any] | None
+    check: Callable[..., object] | None
     asked: bool
     """Whether the check takes the facts of its item."""
     last: bool
@@ -285,9 +285,9 @@ class CheckRunner:
 
     def _answer(
         self, message: Message, incoming: Message, new: Incoming, one: FoundItem, now_us: int, last: bytes | None
-    ) -> Any:
+    ) -> object:
         checker = self._checkers[self._messages.type_of(message).name]
-        if checker.check is None or (one.state == "leased" and not checker.asked):
+        if one.state == "leased" and not checker.asked:
             return Decision.dont_care
         try:
             return self._call(checker, message, incoming, one, now_us, last)
@@ -296,14 +296,12 @@ class CheckRunner:
 
     def _call(
         self, checker: Checker, message: Message, incoming: Message, one: FoundItem, now_us: int, last: bytes | None
-    ) -> Any:
-        check: Any = checker.check
+    ) -> object:
+        if (check := checker.check) is None:
+            return Decision.dont_care
         more = (self._asked(one, now_us),) if checker.asked else ()
-        return (
-            check(message, incoming, *more, last=one.packed == last)
-            if checker.last
-            else check(message, incoming, *more)
-        )
+        last_one = {"last": one.packed == last} if checker.last else {}
+        return check(message, incoming, *more, **last_one)
 
     def _changed(self, message: Message, payload: bytes) -> bool:
         """Return whether a message differs from `payload`, which another program may have encoded differently."""

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import partial
 from typing import NamedTuple
 
 import msgspec
 
 from fdbqueue import Item, Position
-from fdbqueue.lowlevel import (
-    Database,
-    KeyValue,
-    Layout,
-    Subspace,
-    Transaction,
-    locate,
-    pack,
-    rows,
-    started,
-    value_of,
-    within,
-)
-from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
+from fdbqueue.lowlevel import Layout, Subspace, Transaction, locate, pack, value_of
 
-from ..leases import Leases
-from ..leases.timers import FIRE_LIMIT, due_timers, fire_first, next_due_us
 from ..leases.transitions import Transitions
-from .capacity import Watches, until_changed_or_due
 
 # The registry of the recipients that fetch copies of a smart queue's items.
 
@@ -45,33 +28,6 @@ class RecipientRegistry(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _decoder = msgspec.msgpack.Decoder(RecipientRegistry)
-_encoder = msgspec.msgpack.Encoder()
-
-
-class Recipients:
-    """The registry of one queue."""
-
-    def __init__(self, layout: Layout) -> None:
-        self._layout = layout
-
-    async def read(self, tr: Transaction) -> RecipientRegistry:
-        """Read the registry.
-
-        This is a plain read on purpose. Otherwise an enqueue could miss a registration that commits before it, and
-        leave that recipient out. Registrations are rare, and only they write the key.
-        """
-        value = await value_of(tr.get(self._layout.recipients_key))
-        if not value.present():
-            return RecipientRegistry()
-        return self._layout.decode(self._layout.recipients_key, bytes(value), _decoder.decode, what="recipients")
-
-    def write(self, tr: Transaction, registry: RecipientRegistry) -> None:
-        """Write the registry."""
-        tr.set(self._layout.recipients_key, _encoder.encode(registry))
-
-    async def numbers(self, tr: Transaction) -> list[int]:
-        """Return the numbers of all registered recipients."""
-        return sorted((await self.read(tr)).numbers.values())
 
 
 def recipient_parts(layout: Layout, numbers: list[int]) -> tuple[bytes, ...]:
@@ -104,23 +60,36 @@ class NamedCopies(NamedTuple):
 
 
 class Copies:
-    """The copies of one queue's items."""
+    """The copies of one queue's items, and the registry of its recipients."""
 
-    __slots__ = ("_layout", "recipients")
+    __slots__ = ("_layout",)
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
-        self.recipients = Recipients(layout)
-        """The registry of recipients."""
 
-    def prefix(self, space: Subspace, number: int) -> bytes:
-        """Return the prefix of a recipient's keys of one kind."""
+    async def registry(self, tr: Transaction) -> RecipientRegistry:
+        """Read the registry.
+
+        This is a plain read on purpose. Otherwise an enqueue could miss a registration that commits before it, and
+        leave that recipient out. Registrations are rare, and only they write the key.
+        """
+        value = await value_of(tr.get(self._layout.recipients_key))
+        if not value.present():
+            return RecipientRegistry()
+        return self._layout.decode(self._layout.recipients_key, bytes(value), _decoder.decode, what="recipients")
+
+    def register(self, tr: Transaction, registry: RecipientRegistry) -> None:
+        """Write the registry."""
+        tr.set(self._layout.recipients_key, msgspec.msgpack.encode(registry))
+
+    async def all_numbers(self, tr: Transaction) -> list[int]:
+        """Return the numbers of all registered recipients."""
+        return sorted((await self.registry(tr)).numbers.values())
+
+    def key(self, space: Subspace, number: int, packed: bytes = b"") -> bytes:
+        """Return a recipient's key of one kind for an item; without one, the prefix of all these."""
         prefix: bytes = space[number].key()
-        return prefix
-
-    def key(self, space: Subspace, number: int, packed: bytes) -> bytes:
-        """Return a recipient's key of one kind for an item."""
-        return self.prefix(space, number) + packed
+        return prefix + packed
 
     async def numbers(self, tr: Transaction, recipient: str) -> tuple[int, list[int]]:
         """Return a recipient's number, and the numbers of the others.
@@ -129,7 +98,7 @@ class Copies:
             TypeError: the name is not a str. ValueError: the recipient is not registered.
         """
         check_recipient(recipient)
-        registry = await self.recipients.read(tr)
+        registry = await self.registry(tr)
         number = registry.numbers.get(recipient)
         if number is None:
             there = ", ".join(sorted(registry.numbers)) or "nobody is"
@@ -162,11 +131,11 @@ class Copies:
         version, unsent = await self.state(tr, number, packed)
         return version is not None and unsent is None
 
-    async def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes | None) -> None:
+    async def note_fetched(self, tr: Transaction, number: int, copies: list[Copy], known: bytes) -> None:
         """Record the only copy that is fetched and not confirmed, or that there are several."""
         packed = pack(copies[0].position)
         is_alone = len(copies) == 1 and known != SEVERAL
-        if is_alone and known is not None and known != packed:
+        if is_alone and known and known != packed:
             is_alone = not await self.is_fetched(tr, number, known)
         noted = packed if is_alone else SEVERAL
         if noted != known:
@@ -230,162 +199,3 @@ def said(what: object) -> tuple[str, NamedCopies | None]:
     if not isinstance(recipient, str):
         raise TypeError(f"it returned {what!r}, and neither a recipient nor a pair of a recipient and a copy's name")
     return recipient, named_by(None, copy) if isinstance(copy, Position) else named_by(copy, None)
-
-
-# Fetches the copies that one recipient has not fetched yet, in queue order, after it fires due timers.
-
-WINDOW = 64
-_COME_BACK = ("enqueued", "leased", "delayed", "dead")
-"""When an item becomes available, one of these counters changes."""
-
-
-@dataclass(slots=True)
-class _Fetched:
-    """The work of one fetching transaction."""
-
-    limit: int
-    takes: Takes
-    moves: Transitions
-    cut: bool
-    """Whether it stops after it has removed many outdated items."""
-    copies: list[Copy] = field(default_factory=list)
-    all_seen: bool = False
-    """Whether there is no further copy to fetch."""
-
-    @property
-    def is_full(self) -> bool:
-        """Whether it has reached the limit of the call, or of one transaction."""
-        return len(self.copies) >= self.limit or self.takes.stopped or (self.cut and self.takes.over >= EXPIRED_LIMIT)
-
-
-class Fetched(NamedTuple):
-    """The result of one fetching transaction."""
-
-    copies: list[Copy]
-    again: bool
-    """Whether there were more timers or outdated items than one transaction handles, so that another must look."""
-
-
-class Fetching:
-    """Fetches copies of one queue's items.
-
-    Args:
-        leases: the queue's leases, with their clock and their rules for due timers.
-    """
-
-    __slots__ = ("_copies", "_layout", "_leases", "_queue")
-
-    def __init__(self, leases: Leases, copies: Copies) -> None:
-        self._leases = leases
-        self._queue = leases.queue
-        self._layout = leases.layout
-        self._copies = copies
-
-    async def fetch(self, tr: Transaction, recipient: str, limit: int, *, strict: bool) -> tuple[Fetched, bool]:
-        """Fire due timers, then fetch. Also return whether it wrote.
-
-        Args:
-            strict: whether to return `again` if more timers are due, and leave the fetch to that transaction.
-        """
-        now_us = self._leases.now_us()
-        due = started(due_timers(tr, self._layout, now_us, limit=FIRE_LIMIT))
-        number, _ = await self._copies.numbers(tr, recipient)
-        overdue = await due
-        moves = Transitions(tr, self._layout)
-        haul = _Fetched(limit, Takes(tr, self._queue, now_us), moves, strict)
-        try:
-            if overdue:
-                _, later = await fire_first(tr, self._layout, moves, overdue, self._leases.retry, now_us, strict)
-                if later:
-                    return Fetched([], again=True), True
-            known = started(_get(tr, self._copies.known_key(number)))
-            await self._first_unsent(tr, number, haul)
-            await moves.settle()
-        finally:
-            moves.finish()
-        if haul.takes.error is not None and not haul.copies and not (strict and moves.any):
-            raise haul.takes.error
-        if haul.copies:
-            await self._copies.note_fetched(tr, number, haul.copies, await known)
-        written = bool(moves.any or haul.copies)
-        # Commit the moves and removals first. The next transaction fetches the rest, or raises the error.
-        return Fetched(haul.copies, again=strict and written and not haul.copies and not haul.all_seen), written
-
-    async def _first_unsent(self, tr: Transaction, number: int, haul: _Fetched) -> None:
-        """Fetch the first unsent copies of available items, up to one that can't be read."""
-        prefix = self._copies.prefix(self._layout.unsent, number)
-        begin, end = within(prefix)
-        while not haul.is_full:
-            # A snapshot read, with a conflict range up to the last copy: an enqueue behind it does not conflict.
-            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
-            at = 0
-            while at < len(found) and not haul.is_full:
-                group = found[at : at + haul.limit - len(haul.copies)]
-                at += len(group)
-                for packed, stored, version in await self._available(tr, number, prefix, group):
-                    if not haul.is_full:
-                        await self._fetch_one(tr, prefix, packed, stored, version, haul)
-            if len(found) < WINDOW:
-                haul.all_seen = not haul.is_full
-                break
-            begin = found[-1].key + b"\x00"
-        if haul.all_seen and not haul.copies:
-            tr.add_read_conflict_range(prefix, end)
-
-    async def _available(
-        self, tr: Transaction, number: int, prefix: bytes, group: list[KeyValue]
-    ) -> list[tuple[bytes, bytes, bytes]]:
-        """Return packed positions, stored values and versions of the copies whose items are available."""
-        reads = []
-        for row in group:
-            packed = row.key[len(prefix) :]
-            version = tr.snapshot.get(self._copies.key(self._layout.copies, number, packed))
-            reads.append((packed, tr.get(self._layout.available.key(packed)), version))
-        there = []
-        for packed, read, version in reads:
-            value, copied = await value_of(read), await value_of(version)
-            if value.present():  # a leased or delayed item is fetched once it is available again
-                there.append((packed, bytes(value), bytes(copied) if copied.present() else b""))
-        return there
-
-    async def _fetch_one(
-        self, tr: Transaction, prefix: bytes, packed: bytes, stored: bytes, version: bytes, haul: _Fetched
-    ) -> None:
-        """Fetch one copy, or remove its item if it is over."""
-        verdicts = await haul.takes.judge([ItemRow(self._layout.available.key(packed), stored)])
-        if not verdicts:
-            return
-        [verdict] = verdicts
-        if verdict.fate != "take":
-            remove(haul.moves, verdict, packed, cleared=False)
-            return
-        item = verdict.item
-        tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")
-        tr.clear(prefix + packed)
-        name = item.position.text + (f"@{version.hex()}" if version else "")
-        haul.copies.append(Copy(item.position, item.value, item.headers, name=name))
-
-    async def wait(self, db: Database, recipient: str, seconds: float | None) -> None:
-        """Wait until there may be a copy to fetch, or `seconds` have passed."""
-        await until_changed_or_due(db, partial(self._watch, recipient=recipient), self._leases.now_us, seconds)
-
-    async def _watch(self, tr: Transaction, recipient: str) -> Watches:
-        """Return watches on keys that change when there may be a copy to fetch; none if there is one already."""
-        number, _ = await self._copies.numbers(tr, recipient)
-        prefix = self._copies.prefix(self._layout.unsent, number)
-        begin, end = within(prefix)
-        while True:
-            found = await rows(tr.snapshot, begin, end, limit=WINDOW)
-            if await self._available(tr, number, prefix, found):
-                return [], None
-            if len(found) < WINDOW:
-                break
-            begin = found[-1].key + b"\x00"
-        due_us = await next_due_us(tr, self._layout, self._leases.now_us())
-        keys = [self._layout.count_key(name) for name in _COME_BACK]
-        return [tr.watch(key) for key in (*keys, self._layout.resent_key, self._layout.recipients_key)], due_us
-
-
-async def _get(tr: Transaction, key: bytes) -> bytes | None:
-    value = await value_of(tr.get(key))
-    return bytes(value) if value.present() else None

@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypeVar, cast
+from types import ModuleType
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -20,7 +21,7 @@ from fdbqueue.base.typed import decoder
 from fdbqueue.stored.lossless import refuse_if_changed
 
 from ..leases.lease import LONGEST_SECONDS, positive
-from .types import MOST_COUNTED, Key, Message, MessageType
+from .types import MOST_COUNTED, Confirmed, Key, Life, Message, MessageType
 
 # A time limit for user code that runs in this thread.
 #
@@ -215,7 +216,7 @@ class Functions:
         expires, deadline = self.predicates.get(own.name), own.deadline
         at = ["key"]
 
-        def call() -> tuple[Any, Any, Any]:
+        def call() -> tuple[Key, object, object]:
             key = None if own.key is None else own.key(message)
             at[0] = "expires"
             ends = None if expires is None else expires(message, now_us)
@@ -230,18 +231,18 @@ class Functions:
             self._time(own, "deadline", due, whose) if callable(deadline) else _duration(deadline),
         )
 
-    def key(self, own: MessageType, message: Message, *, whose: str) -> Any:
+    def key(self, own: MessageType, message: Message, *, whose: str) -> Key:
         """Return a message's relation key; otherwise as `of`."""
         if own.key is None:
             return None
         return _not_awaited(own, "key", self._within(own, ["key"], partial(own.key, message), whose), whose)
 
-    def confirms(self, own: MessageType, message: Message) -> Any:
+    def confirms(self, own: MessageType, message: Message) -> Confirmed | None:
         """Return the result of the type's `confirms` for a message."""
-        function: Callable[[Message], Any] | None = own.confirms
-        if function is None:
+        if own.confirms is None:
             return None
-        return _not_awaited(own, "confirms", self._within(own, ["confirms"], partial(function, message), NEW), NEW)
+        said = self._within(own, ["confirms"], partial(own.confirms, message), NEW)
+        return _not_awaited(own, "confirms", said, NEW)
 
     def is_over(self, own: MessageType, message: Message, now_us: int, position: Position) -> bool:
         """Return whether the type's predicate says that an item, which is about to be taken, is outdated."""
@@ -251,12 +252,12 @@ class Functions:
         whose = f"the item {position}; it stays where it is"
         return self._within(own, ["expires"], partial(predicate, message, now_us), whose, position) is True
 
-    def _ask(self, name: str, function: Callable[..., Any], message: Message, now_us: int) -> Any:
+    def _ask(self, name: str, function: Callable[..., object], message: Message, now_us: int) -> object:
         return function(message, now_us / 1e6) if name in self._takes_now else function(message)
 
     def _within(
-        self, own: MessageType, at: list[str], call: Callable[[], Any], whose: str, position: Position | None = None
-    ) -> Any:
+        self, own: MessageType, at: list[str], call: Callable[[], T], whose: str, position: Position | None = None
+    ) -> T:
         try:
             return within(self._seconds, call)
         except TimeLimitExceeded as error:
@@ -265,7 +266,7 @@ class Functions:
         except Exception as error:
             raise failed(own.name, at[0], f"it raised {type(error).__name__}: {error}", whose, position) from error
 
-    def _time(self, own: MessageType, what: str, given: Any, whose: str, *, bool_is_never: bool = False) -> Time:
+    def _time(self, own: MessageType, what: str, given: object, whose: str, *, bool_is_never: bool = False) -> Time:
         if given is None or (bool_is_never and isinstance(given, bool)):
             return _NEVER
         _not_awaited(own, what, given, whose)
@@ -282,7 +283,7 @@ def failed(name: str, what: str, why: str, whose: str, position: Position | None
     return CheckFailed(text, type=name, position=position)
 
 
-def takes(function: Callable[..., Any], arguments: int, **named: None) -> bool:
+def takes(function: Callable[..., object], arguments: int, **named: None) -> bool:
     """Return whether a function can be called with this number of arguments; False if it has no signature."""
     try:
         inspect.signature(function).bind(*[None] * arguments, **named)
@@ -291,14 +292,14 @@ def takes(function: Callable[..., Any], arguments: int, **named: None) -> bool:
     return True
 
 
-def _not_awaited(own: MessageType, what: str, given: Any, whose: str) -> Any:
+def _not_awaited(own: MessageType, what: str, given: T, whose: str) -> T:
     if inspect.iscoroutine(given):
         given.close()
         raise failed(own.name, what, "it returned a coroutine, which is not awaited", whose)
     return given
 
 
-def _duration(seconds: Any) -> Time:
+def _duration(seconds: Life) -> Time:
     return _NEVER if seconds is None or callable(seconds) else Time(int(seconds * 1e6), is_duration=True)
 
 
@@ -308,6 +309,7 @@ def _duration(seconds: Any) -> Time:
 # stored as one JSON or MessagePack object with its type's name under ``"type"``, which any program can read.
 
 _JSON_TAG = b'{"type":"'
+_Decoder: TypeAlias = "msgspec.json.Decoder[Message] | msgspec.msgpack.Decoder[Message]"
 
 
 class Messages:
@@ -342,10 +344,10 @@ class Messages:
         self.name = f"{format} messages"
         self.types: dict[str, MessageType] = {}
         self._by_class: dict[type[Message], MessageType] = {}
-        self._decoders: dict[str, Any] = {}
-        self._by_tag: dict[bytes, tuple[MessageType, Any]] = {}
+        self._decoders: dict[str, _Decoder] = {}
+        self._by_tag: dict[bytes, tuple[MessageType, _Decoder]] = {}
         self._json = format == "json"
-        module: Any = msgspec.json if self._json else msgspec.msgpack
+        module: ModuleType = msgspec.json if self._json else msgspec.msgpack
         self._encoder = module.Encoder()
         self._tag_decoder = module.Decoder(_Tagged)
         for given in types:
@@ -357,13 +359,13 @@ class Messages:
         if functions.predicates:
             self.is_over = partial(self._is_over, functions)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Messages, format="json" if self._json else "msgpack"), tuple(self.types.values())
 
     def __repr__(self) -> str:
         return f"Messages({', '.join(self.types)})"
 
-    def type_of(self, message: Any) -> MessageType:
+    def type_of(self, message: Message) -> MessageType:
         """Return a message's type.
 
         Raises:
@@ -380,11 +382,11 @@ class Messages:
             )
         return found
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: Message) -> bytes:
         """Encode a message."""
         return self.encode_as(self.type_of(value), value)
 
-    def encode_as(self, found: MessageType, value: Any) -> bytes:
+    def encode_as(self, found: MessageType, value: Message) -> bytes:
         """Encode a message whose type is known.
 
         Raises:
@@ -402,11 +404,11 @@ class Messages:
             refuse_if_changed(self.name, value, back)
         return encoded
 
-    def decode(self, data: bytes) -> Any:
+    def decode(self, data: bytes) -> Message:
         """Decode a message into its class, or plain data into a dict."""
         return self.decode_typed(data)[1]
 
-    def decode_typed(self, data: bytes) -> tuple[MessageType, Any]:
+    def decode_typed(self, data: bytes) -> tuple[MessageType, Message]:
         """Decode a message; return its type and the message."""
         if data.startswith(_JSON_TAG):  # as `encode` writes it; other programs may write it differently
             known = self._by_tag.get(data[len(_JSON_TAG) : data.find(b'"', len(_JSON_TAG))])
@@ -421,11 +423,11 @@ class Messages:
     def _is_over(self, functions: Functions, message: Message, now_us: int, position: Position) -> bool:
         return functions.is_over(self.type_of(message), message, now_us, position)
 
-    def _add(self, given: MessageType, module: Any) -> None:
+    def _add(self, given: MessageType, module: ModuleType) -> None:
         if not given.name or given.name in self.types:
             raise ValueError(f"Message types have names, each its own; {given.name!r} is empty or there twice.")
         if given.cls is None:
-            self._decoders[given.name] = module.Decoder(dict[str, Any])
+            self._decoders[given.name] = module.Decoder(dict[str, Message])
         else:
             self._check_class(given.name, given.cls)
             self._by_class[given.cls] = given

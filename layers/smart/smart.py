@@ -22,7 +22,7 @@ from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, enqu
 from .capacity import Capacity, check_waiting, until_room
 from .check import IndexCheck, SmartStats, read_smart_stats
 from .check_runner import CheckRunner, CheckTerms, Incoming
-from .copies import Recipients, said
+from .copies import Copies, said
 from .messages import NEW, Messages, failed
 from .scanning import SmartIndex
 from .types import Decision, Limit, Message, Outcome
@@ -101,7 +101,7 @@ class SmartQueue(Named, TakenFromFront):
             self._index,
             self._check_runner,
             self._capacity,
-            Recipients(self.queue.layout),
+            Copies(self.queue.layout),
             self._terms.bounds,
         )
         self.queue.layout.known.made.is_smart = True
@@ -116,7 +116,7 @@ class SmartQueue(Named, TakenFromFront):
     async def enqueue(
         self,
         tr: Transaction | Database,
-        value: Any,
+        value: Message,
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -161,7 +161,7 @@ class SmartQueue(Named, TakenFromFront):
     async def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[Any],
+        values: Iterable[Message],
         *,
         priority: int | None = None,
         delay: float | None = None,
@@ -212,7 +212,7 @@ class SmartQueue(Named, TakenFromFront):
         layout = self.leases.layout
         return blocking(lambda: check_leases(tr, layout, lambda tr: IndexCheck(tr, layout, self.messages)))
 
-    def editing(self) -> Editing[Any]:
+    def editing(self) -> Editing[Message]:
         """Return the changes of items by their positions; for layers."""
         now_us = self.leases.now_us
         return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)

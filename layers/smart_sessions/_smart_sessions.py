@@ -38,7 +38,7 @@ from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, 
 from ..smart.capacity import Capacity, Going, check_waiting, until_room
 from ..smart.check import IndexCheck
 from ..smart.check_runner import CheckRunner, CheckTerms, Incoming
-from ..smart.copies import Recipients
+from ..smart.copies import Copies
 from ..smart.scanning import FoundItem, Scan, SmartIndex
 from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
 from ..smart.types import Message
@@ -169,7 +169,7 @@ class SessionAdmitting(Admitting):
         session, record, self._last_index = entry
         index = SmartIndex(session.layout)
         capacity = Capacity(line.leases, index, terms.limit, session.queue)
-        super().__init__(session.queue, index, check_runner, capacity, Recipients(session.layout), terms.bounds)
+        super().__init__(session.queue, index, check_runner, capacity, Copies(session.layout), terms.bounds)
         self._home = session.home
         self._line = line
         self._session = session
@@ -314,13 +314,13 @@ class SmartSessions(Named):
         self.messages = messages
         self._check_runner = CheckRunner(self.queue, messages, self._terms)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(SmartSessions, **asdict(self._terms)), (self.sessions,)
 
     def __repr__(self) -> str:
         return f"SmartSessions({self.queue.layout.describe()}, {self.messages!r})"
 
-    def editing(self) -> Editing[Any]:
+    def editing(self) -> Editing[Message]:
         """Return the changes of items by their addresses, as the sessions have them; for layers."""
         editing: Editing = self.sessions.editing()
         return editing
@@ -329,7 +329,7 @@ class SmartSessions(Named):
     async def enqueue(
         self,
         tr: Transaction | Database,
-        value: Any,
+        value: Message,
         *,
         session: SessionName,
         level: int | None = None,
@@ -371,9 +371,9 @@ class SmartSessions(Named):
     async def enqueue_many(
         self,
         tr: Transaction | Database,
-        values: Iterable[Any],
+        values: Iterable[Message],
         *,
-        session: SessionName | Callable[[Any], SessionName],
+        session: SessionName | Callable[[Message], SessionName],
         level: int | None = None,
         delay: float | None = None,
         at: float | None = None,

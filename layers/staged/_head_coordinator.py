@@ -21,26 +21,13 @@ from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transact
 
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
-from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, Served
+from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, NothingWritten, Served
 from ._head_state import Event, HeadPlace, Hints, StallDetector, State
 from ._recent import OwnVersion, RecentLeases, RecentVersion
 from ._uncontended import Uncontended
 from .delivery import HeadDelivery
-from .grants import (
-    Alarms,
-    Attempt,
-    Caller,
-    Contended,
-    ContentionStats,
-    Grants,
-    Leave,
-    Registrar,
-    Unforeseen,
-    Want,
-    allotment_of,
-    wanted_by,
-)
-from .requests import Request, Requests
+from .grants import Attempt, Caller, Contended, ContentionStats, OwnRequests, Unforeseen, Want, allotment_of, wanted_by
+from .requests import Request
 
 REQUESTS_AT_ONCE = 100
 """Most requests that one transaction reads."""
@@ -93,12 +80,9 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         self._committed_version: Callable[[Transaction], int] = methodcaller(
             "get_committed_version" if saves_reads else "committed_version"
         )
-        self._requests = Requests(leases.layout)
-        self._begin = self._requests.begin
-        self.registrar = Registrar(leases, self._requests, duration_us=duration_us, consumer=consumer)
-        self._uncontended = Uncontended(self._delivery, leases.layout, self._begin, may_prefetch=saves_reads)
-        self._grants = Grants(leases, self._requests, self._delivery, recent_leases, duration_us, consumer)
-        self._alarms = Alarms(self._requests, self._delivery)
+        self.own_requests = OwnRequests(leases, delivery, recent_leases, duration_us, consumer)
+        self._requests = self.own_requests.requests
+        self._uncontended = Uncontended(delivery, leases.layout, self._requests.begin, may_prefetch=saves_reads)
         self._place = HeadPlace()
         self._hints = Hints()
         self._stall_detector = StallDetector()
@@ -125,7 +109,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         """Withdraw the request, and put back the items that were granted meanwhile."""
         request, self._place = self._place.request, self._place.after(Event.dismissed)
         if request is not None:
-            await self._leases.queue.transact(db, lambda tr: self._grants.withdraw(tr, request))
+            await self._leases.queue.transact(db, lambda tr: self.own_requests.withdraw(tr, request))
 
     def joined(self, caller: Caller) -> None:
         """Make the leader look again for a call that does not wait. The leader may be resting on an empty queue."""
@@ -202,8 +186,8 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             return None
         except Unforeseen:
             return None
-        except Leave as left:
-            attempt = left.attempt
+        except NothingWritten as left:
+            attempt = left.result
             if attempt.unmarked:
                 self._recent_leases.confirm_soon(db, attempt.unmarked)
         else:
@@ -285,7 +269,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             if attempt.got:
                 return attempt
         else:
-            look = await self._delivery.look_uncontended(tr, self._begin, limit=limit)
+            look = await self._delivery.look_uncontended(tr, self._requests.begin, limit=limit)
         if look is None:
             # By snapshot: a request that is registered while this commits is behind this transaction.
             reading = started(self._requests.first(tr, limit=REQUESTS_AT_ONCE))
@@ -300,28 +284,28 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         served = await self._fulfill(tr, attempt, look, None, live, dead)
         attempt.nothing = not attempt.got and served.drained
         if not served.wrote and not dead:
-            raise Leave(attempt)
+            raise NothingWritten(attempt)
         return attempt
 
     async def _direct_alone(self, tr: Transaction) -> Attempt:
         """Take one item for a call that is not in the queue, or find nothing. Leave requests to calls in the queue."""
         attempt = Attempt(tr, [])
         if self._duration_us:
-            look = await self._delivery.look_uncontended(tr, self._begin, limit=1)
+            look = await self._delivery.look_uncontended(tr, self._requests.begin, limit=1)
         else:
             look = await self._uncontended.take(tr, attempt)
             if attempt.got:
                 return attempt
         if look is None:
             if await self._requests.first(tr, limit=1):
-                raise Leave(attempt)
+                raise NothingWritten(attempt)
             look = self._delivery.look(tr, limit=1)  # not before: where a look counts as a turn, none is lost
         own = Allotment(1, self._duration_us, self._consumer, own=True)
         served = await self._delivery.take(tr, look, [own], most=1)
         attempt.got, attempt.error = own.got, served.error
         attempt.nothing = not own.got and served.drained
         if not served.wrote:
-            raise Leave(attempt)
+            raise NothingWritten(attempt)
         return attempt
 
     async def _register_at_once(self, tr: Transaction) -> Attempt:
@@ -329,14 +313,14 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         # Only at the first attempt. A later attempt may have read the commit marker already, and then has a read
         # version. A version that was seen meanwhile does not help it.
         recent = 0 if self._retried else self._version.take()
-        if recent and self.registrar.swept:
+        if recent and self.own_requests.swept:
             conflict_since(tr, recent)
         return await self._register(tr)
 
     async def _register(self, tr: Transaction) -> Attempt:
         """Register a request behind all earlier ones, by a blind write."""
         attempt = Attempt(tr, self.calls.waiting())
-        attempt.wish, attempt.stamp = await self.registrar.register(tr, wanted_by(attempt.callers))
+        attempt.wish, attempt.stamp = await self.own_requests.register(tr, wanted_by(attempt.callers))
         attempt.old_grants = self._recent_leases.clear_grants(tr)
         self._hints.pause = TAKEOVER_SECONDS
         return attempt
@@ -390,7 +374,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                     return attempt
         # The request is gone or one of very many, or has no assigned item, or a plain take is not enough.
         self._advance(Event.unassigned)
-        raise Leave(attempt)
+        raise NothingWritten(attempt)
 
     async def _serve_some(
         self,
@@ -450,7 +434,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
             is_there = (await value_of(tr.get(request.key))).present()
         if not is_there:  # the request expired while this process slept, and was removed
             attempt.request = None
-            raise Leave(attempt)
+            raise NothingWritten(attempt)
         if len(standing) > 1:
             self._hints.met = time.monotonic()
         return await self._act(tr, attempt, look, request, standing)
@@ -458,7 +442,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     async def _collect(self, tr: Transaction, attempt: Attempt, stored: bytes) -> None:
         self._hints.met = time.monotonic()
         request = self._place.own_request()
-        await self._grants.collect(tr, attempt, request, self._requests.granted(request.wish.client, stored))
+        await self.own_requests.collect(tr, attempt, request, self._requests.granted(request.wish.client, stored))
 
     async def _act(
         self, tr: Transaction, attempt: Attempt, look: HeadRead | None, request: Request, standing: list[Request]
@@ -474,20 +458,20 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
                 return attempt
             attempt.nothing = served.error is None
             if served.error is not None:
-                raise Leave(attempt)
+                raise NothingWritten(attempt)
         elif attempt.asks():
             attempt.nothing = not await self._delivery.has_items(tr)
         if attempt.nothing and attempt.asks():
-            raise Leave(attempt)  # these calls are answered first; the others look again
+            raise NothingWritten(attempt)  # these calls are answered first; the others look again
         if request.seconds_until_renewal(now_us) < 0:
             tr.add_read_conflict_key(request.key)
-            attempt.request = Request(request.key, self.registrar.wish(tr, wanted_by(attempt.callers)))
+            attempt.request = Request(request.key, self.own_requests.wish(tr, wanted_by(attempt.callers)))
             self._requests.put(tr, request.key, attempt.request.wish)
             attempt.nothing = False
             return attempt
-        attempt.alarm = await self._alarms.set(attempt, request, in_front, now_us, self._hints)
+        attempt.alarm = await self.own_requests.alarm(attempt, request, in_front, now_us, self._hints)
         attempt.nothing = False
-        raise Leave(attempt)
+        raise NothingWritten(attempt)
 
     async def _fulfill(
         self,
@@ -515,7 +499,7 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
         if own.got:
             attempt.request = None
             if served.untaken and request is not None:
-                await self._grants.forget(tr, request)
+                await self.own_requests.forget(tr, request)
         for one, allotment in zip(live, allotments, strict=False):
             if allotment.got or allotment.handles:
                 given = len(allotment.got or allotment.handles)

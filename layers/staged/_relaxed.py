@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import cast
 
 from fdbqueue import Queue
 from fdbqueue.lowlevel import TAKEN, KeyValue, Layout, Named, Transaction, V, rows, started
@@ -54,7 +54,9 @@ class RelaxedHead(Head):
         choose: returns a number below n; for tests.
     """
 
-    def __init__(self, layout: Layout, *, window: int = WINDOW, choose: Any = random.randrange) -> None:
+    def __init__(
+        self, layout: Layout, *, window: int = WINDOW, choose: Callable[[int], int] = random.randrange
+    ) -> None:
         if not isinstance(cast(object, window), int) or isinstance(window, bool):
             raise TypeError(f"window is among how many first items to pick, an integer, not {window!r}.")
         if window < 1:

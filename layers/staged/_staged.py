@@ -104,7 +104,7 @@ class StagedQueue(Named, ByPosition[V]):
         self._consumer = consumer
         self._states: dict[int, _ProcessState] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(StagedQueue, consumer=self._consumer), (self.leases,)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.optional import own_process, set_mark
@@ -15,7 +15,7 @@ from fdbqueue.stored.positions import RANDOM_BYTES
 
 from ..common.batcher import Alarm, PendingCall
 from ..leases import Leases
-from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got
+from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, NothingWritten
 from ._head_state import Hints
 from ._recent import Prefetch, RecentLeases
 from .delivery import HeadDelivery
@@ -56,7 +56,7 @@ class Attempt:
     """Our present request."""
     wish: Wish | None = None
     """The terms that it registered, if any."""
-    stamp: Future[Any] | None = None
+    stamp: Future[bytes] | None = None
     """The versionstamp of that registration."""
     error: Exception | None = None
     """Why the first item can't be read."""
@@ -76,13 +76,6 @@ class Attempt:
     def asks(self) -> bool:
         """Return whether a caller wants to know at once that the queue is empty."""
         return any(not caller.argument.patient for caller in self.callers)
-
-
-class Leave(Exception):
-    """Ends a transaction that has nothing to write."""
-
-    def __init__(self, attempt: Attempt) -> None:
-        self.attempt = attempt
 
 
 class Contended(Exception):
@@ -127,35 +120,57 @@ DEPUTY_SECONDS = 0.25
 """How much later than the first process in order the second one fires a timer."""
 
 
-class Grants:
-    """Collects and withdraws what other processes granted to the requests of this one.
+class OwnRequests:
+    """What a process does with its requests for leases of one duration: it registers, waits, collects and withdraws.
 
     Args:
         leases: the leases of the queue.
-        requests: its requests.
         delivery: its delivery.
         recent_leases: the recent leases of this process.
         duration_us: the duration of the leases; 0: items are taken out.
         consumer: the name of the consumer that takes the leases.
     """
 
-    __slots__ = ("_consumer", "_delivery", "_duration_us", "_leases", "_recent_leases", "_requests")
+    __slots__ = (
+        *("_client", "_consumer", "_delivery", "_duration_us", "_leases", "_recent_leases", "_registrations"),
+        *("requests", "swept"),
+    )
 
     def __init__(
         self,
         leases: Leases,
-        requests: Requests,
         delivery: HeadDelivery,
         recent_leases: RecentLeases,
         duration_us: int,
         consumer: str,
     ) -> None:
         self._leases = leases
-        self._requests = requests
         self._delivery = delivery
         self._recent_leases = recent_leases
         self._duration_us = duration_us
         self._consumer = consumer
+        self._client = os.urandom(RANDOM_BYTES)
+        self._registrations = 0
+        self.requests = Requests(leases.layout)
+        """The requests of the queue."""
+        self.swept = False
+        """Whether it has swept old grants, which it does once. Later registrations read nothing."""
+
+    async def register(self, tr: Transaction, wanted: int) -> tuple[Wish, Future[bytes]]:
+        """Register a request behind all earlier ones, by a blind write. Return it, and its versionstamp's future."""
+        if not self.swept:
+            self.swept = True
+            await self.requests.sweep_grants(tr, self._client, self._leases.now_us())
+        # Each registration has its own grant key. Work on an old grant never meets a new one.
+        self._registrations += 1
+        wish = self.wish(tr, wanted)
+        return wish, self.requests.register(tr, wish)
+
+    def wish(self, tr: Transaction, wanted: int) -> Wish:
+        """Return the terms of the latest registration, valid from now on."""
+        client = self._client + self._registrations.to_bytes(4, "big")
+        now_us = self._leases.now_us()
+        return wished(tr, client, wanted, now_us=now_us, duration_us=self._duration_us, consumer=self._consumer)
 
     async def collect(self, tr: Transaction, attempt: Attempt, request: Request, grant: Grant) -> None:
         """Take the granted leases. Usable leases need no commit. (docs/adr/0076)
@@ -163,7 +178,7 @@ class Grants:
         If the queue is paused, the items go back instead.
 
         Raises:
-            Leave: there is nothing to commit.
+            NothingWritten: there is nothing to commit.
         """
         # The grant may be older than a pause: this process may have stood still in between.
         paused = await keep_out(tr, self._leases.layout, self._leases.now_us)
@@ -177,8 +192,8 @@ class Grants:
             if good is not None and self._has_time(tr, attempt, client, grant):
                 attempt.got = good
                 attempt.version = await value_of(tr.get_read_version())
-                self._recent_leases.leave_grant(self._requests.taken_keys(client, grant))
-                raise Leave(attempt)
+                self._recent_leases.leave_grant(self.requests.taken_keys(client, grant))
+                raise NothingWritten(attempt)
         own = Allotment(wanted_by(attempt.callers), self._duration_us, self._consumer, own=True)
         attempt.got = await self._delivery.collect(tr, grant.leases, own)
         self._forget(tr, client, grant)
@@ -200,24 +215,27 @@ class Grants:
         return True
 
     def _forget(self, tr: Transaction, client: bytes, grant: Grant) -> None:
-        for key in self._requests.taken_keys(client, grant):
+        for key in self.requests.taken_keys(client, grant):
             tr.clear(key)
 
     async def withdraw(self, tr: Transaction, request: Request) -> None:
         """Remove a request, and give back the items that were granted to it."""
         # A plain read: a grant at the same time conflicts with it, and then this transaction reads again.
-        grant_key = self._requests.grant_key(request.wish.client)
-        value = await value_of(tr.get(grant_key))
-        self._requests.remove(tr, request.key)
-        if value.present():
-            await self._return(tr, request.wish.client, self._requests.granted(request.wish.client, bytes(value)))
+        grant = await self._granted(tr, request)
+        self.requests.remove(tr, request.key)
+        if grant is not None:
+            await self._return(tr, request.wish.client, grant)
 
     async def forget(self, tr: Transaction, request: Request) -> None:
         """Remove what this transaction itself granted to a request of this process: nothing, so that it looks again."""
+        grant = await self._granted(tr, request)
+        if grant is not None:
+            self._forget(tr, request.wish.client, grant)
+
+    async def _granted(self, tr: Transaction, request: Request) -> Grant | None:
         client = request.wish.client
-        value = await value_of(tr.get(self._requests.grant_key(client)))
-        if value.present():
-            self._forget(tr, client, self._requests.granted(client, bytes(value)))
+        value = await value_of(tr.get(self.requests.grant_key(client)))
+        return self.requests.granted(client, bytes(value)) if value.present() else None
 
     async def _return(self, tr: Transaction, client: bytes, grant: Grant) -> None:
         """Put granted items back in their places, uncounted."""
@@ -225,22 +243,7 @@ class Grants:
         await self._delivery.collect(tr, grant.leases, unwanted)
         self._forget(tr, client, grant)
 
-
-class Alarms:
-    """Sets what wakes a process that waits with a request.
-
-    Args:
-        requests: its requests.
-        delivery: its delivery.
-    """
-
-    __slots__ = ("_delivery", "_requests")
-
-    def __init__(self, requests: Requests, delivery: HeadDelivery) -> None:
-        self._requests = requests
-        self._delivery = delivery
-
-    async def set(
+    async def alarm(
         self, attempt: Attempt, request: Request, in_front: list[Request], now_us: int, hints: Hints
     ) -> Alarm:
         """Set the watches that wake this process, at this transaction's own read version, so that it misses nothing.
@@ -249,7 +252,7 @@ class Alarms:
         """
         tr = attempt.tr
         seconds = request.seconds_until_renewal(now_us)
-        watches: list[Future[Any]] = [tr.watch(self._requests.grant_key(request.wish.client))]
+        watches: list[Future[object]] = [tr.watch(self.requests.grant_key(request.wish.client))]
         due_us = await self._delivery.next_due_us(tr) if len(in_front) < 2 else None
         if in_front:
             watches.append(tr.watch(in_front[-1].key))
@@ -265,45 +268,3 @@ class Alarms:
                 seconds = min(seconds, (due_us - now_us) / 1e6)
         await value_of(tr.commit())
         return [*watches, attempt.changed], max(seconds, 0.001)
-
-
-# Register the requests of one process, one after the other, each under a client id of its own.
-
-
-class Registrar:
-    """Makes the requests of one process for leases of one duration.
-
-    Args:
-        leases: the leases of the queue.
-        requests: the requests of the queue.
-        duration_us: the duration of the leases; 0: items are taken out.
-        consumer: the name of the consumer that takes the leases.
-    """
-
-    __slots__ = ("_client", "_consumer", "_duration_us", "_leases", "_registrations", "_requests", "swept")
-
-    def __init__(self, leases: Leases, requests: Requests, *, duration_us: int, consumer: str) -> None:
-        self._leases = leases
-        self._requests = requests
-        self._duration_us = duration_us
-        self._consumer = consumer
-        self._client = os.urandom(RANDOM_BYTES)
-        self._registrations = 0
-        self.swept = False
-        """Whether it has swept old grants, which it does once. Later registrations read nothing."""
-
-    async def register(self, tr: Transaction, wanted: int) -> tuple[Wish, Future[Any]]:
-        """Register a request behind all earlier ones, by a blind write. Return it, and its versionstamp's future."""
-        if not self.swept:
-            self.swept = True
-            await self._requests.sweep_grants(tr, self._client, self._leases.now_us())
-        # Each registration has its own grant key. Work on an old grant never meets a new one.
-        self._registrations += 1
-        wish = self.wish(tr, wanted)
-        return wish, self._requests.register(tr, wish)
-
-    def wish(self, tr: Transaction, wanted: int) -> Wish:
-        """Return the terms of the latest registration, valid from now on."""
-        client = self._client + self._registrations.to_bytes(4, "big")
-        now_us = self._leases.now_us()
-        return wished(tr, client, wanted, now_us=now_us, duration_us=self._duration_us, consumer=self._consumer)

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Literal
 
 import msgspec
 from msgspec import structs
@@ -28,6 +28,7 @@ from fdbqueue.lowlevel import (
     ItemCheck,
     KeyValue,
     Layout,
+    Subspace,
     Transaction,
     pack,
     rows,
@@ -92,7 +93,7 @@ class Grant(msgspec.Struct, array_like=True, frozen=True, gc=False):
 _decoder = msgspec.msgpack.Decoder(Grant)
 
 
-def stored_grant(leases: list[LeaseHandle], *terms: Any, expires_at_us: int) -> bytes:
+def stored_grant(leases: list[LeaseHandle], *terms: object, expires_at_us: int) -> bytes:
     """Return the bytes of a grant; `terms` are the fields that older versions do not have."""
     return msgspec.msgpack.encode((expires_at_us, [_granted(lease.position, lease.token) for lease in leases], *terms))
 
@@ -106,19 +107,6 @@ def read_grant(layout: Layout, key: bytes, stored: bytes) -> Grant:
     return layout.decode(key, stored, _decoder.decode, what="grant")
 
 
-def timer_of_grant(layout: Layout, client: bytes, take_until_us: int) -> bytes:
-    """Return the key of a grant's timer."""
-    return layout.timer_key(take_until_us, pack(Position(0, client)), Due.GRANT)
-
-
-def keys_of_grant(layout: Layout, client: bytes, grant: Grant) -> list[bytes]:
-    """Return the keys that a client removes when it takes a grant."""
-    keys: list[bytes] = [layout.grants.pack((client,))]
-    if grant.take_until_us:
-        keys.append(timer_of_grant(layout, client, grant.take_until_us))
-    return keys
-
-
 async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
     """Fire the timer of a grant. If its client has not taken it, put its leases back, and count no attempt.
 
@@ -127,10 +115,11 @@ async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
     """
     tr, layout, moves = firing.tr, firing.layout, firing.moves
     client = timer.position.random
-    grant_key = layout.grants.pack((client,))
+    requests = Requests(layout)
+    grant_key = requests.grant_key(client)
     value = await value_of(tr.get(grant_key))  # a plain read: the client that takes it clears it
     try:
-        grant = read_grant(layout, grant_key, bytes(value)) if value.present() else None
+        grant = requests.granted(client, bytes(value)) if value.present() else None
     except FormatError:
         return  # left to the newer version that wrote it
     firing.clear(timer)
@@ -191,29 +180,23 @@ async def _ask_again(tr: Transaction, layout: Layout, now_us: int) -> None:
     *Conflicts:* with the owners of these requests, and with processes that fulfill them. *Cost:* two reads, and four
     writes for each request.
     """
-    take_until_us = now_us + int(TAKE_SECONDS * 1e6)
-    for space in (layout.requests, layout.waiting):
-        span = space.range()
+    requests, waiting = Requests(layout), Requests(layout, "waiting")
+    for line in (requests, waiting):
         # By snapshot: a request that is registered at the same time is younger than the grant.
-        for row in await rows(tr.snapshot, span.start, span.stop, limit=ASKED_AT_ONCE):
+        for row in await rows(tr.snapshot, line.begin, line.end, limit=ASKED_AT_ONCE):
             try:
-                wish = msgspec.msgpack.decode(row.value, type=list)
-                client, process = wish[0], wish[5]
-            except (*UNREADABLE, LookupError):
-                continue  # a version that knows no timers of grants wrote it: it waits for its items
-            if not isinstance(client, bytes) or process is None:
+                wish = _wish_decoder.decode(row.value)
+            except UNREADABLE:
                 continue
-            tr.add_read_conflict_key(row.key)
-            tr.clear_range(row.key, row.key + b"\x00\x00")
-            if space is layout.waiting:
-                continue  # its client watches this key
-            # A grant of nothing wakes the client, and removes itself as any grant does.
-            terms = (take_until_us, take_until_us + 1, process)
-            tr.set(layout.grants.pack((client,)), stored_grant([], *terms, expires_at_us=take_until_us))
-            tr.set(timer_of_grant(layout, client, take_until_us), b"")
+            if wish.process is None:
+                continue  # a version that knows no timers of grants wrote it: it waits for its items
+            line.remove(tr, row.key)
+            if line is requests:  # the client of the other one watches the key that is gone
+                # A grant of nothing wakes the client, and removes itself as any grant does.
+                line.grant(tr, wish, [], now_us=now_us)
 
 
-def _granted(position: Position, token: bytes) -> tuple[Any, ...]:
+def _granted(position: Position, token: bytes) -> tuple[object, ...]:
     handle = (position.index, position.random, token)
     return handle if position.rank is None else (*handle, position.rank)
 
@@ -290,33 +273,31 @@ _wish_decoder = msgspec.msgpack.Decoder(Wish)
 
 
 class Requests:
-    """The requests of one queue, and their grants."""
+    """The requests of one queue, in one of its two lines, and their grants.
 
-    __slots__ = ("_begin", "_end", "_layout", "_passed")
+    Args:
+        layout: the queue's layout.
+        line: "requests": those that want the first items; "waiting": those of subscriptions.
+    """
 
-    def __init__(self, layout: Layout) -> None:
+    __slots__ = ("_layout", "_passed", "begin", "end")
+
+    def __init__(self, layout: Layout, line: Literal["requests", "waiting"] = "requests") -> None:
+        space: Subspace = layout.requests if line == "requests" else layout.waiting
         self._layout = layout
-        self._begin, self._end = stamped(layout.requests.key())
-        self._passed: bytes = layout.requests.key()  # never written, only used for conflicts
+        self.begin, self.end = stamped(space.key())
+        """The range of the requests."""
+        self._passed: bytes = space.key()  # never written, only used for conflicts
 
-    @property
-    def begin(self) -> bytes:
-        """The begin of the range of requests."""
-        return self._begin
-
-    @property
-    def end(self) -> bytes:
-        """The end of the range of requests."""
-        return self._end
-
-    def register(self, tr: Transaction, wish: Wish) -> Any:
+    def register(self, tr: Transaction, wish: Wish) -> Future[bytes]:
         """Write a request behind all others. Return the future of its versionstamp; `key` turns that into its key."""
-        tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self._begin)), _encode(wish))
-        return tr.get_versionstamp()
+        tr.set_versionstamped_key(self.key(_NO_STAMP) + struct.pack("<I", len(self.begin)), _encode(wish))
+        stamp: Future[bytes] = tr.get_versionstamp()
+        return stamp
 
     def key(self, stamp: bytes) -> bytes:
         """Return the key of the request that was registered at a versionstamp."""
-        return self._begin + stamp + b"\x00\x00"
+        return self.begin + stamp + b"\x00\x00"
 
     def put(self, tr: Transaction, key: bytes, wish: Wish) -> None:
         """Renew a request."""
@@ -329,7 +310,7 @@ class Requests:
         By snapshot, so that new requests behind them cause no conflict. A caller that acts on a request adds its key to
         the read conflict ranges.
         """
-        return self.opened(await rows(tr.snapshot, self._begin, self._end, limit=limit))
+        return self.opened(await rows(tr.snapshot, self.begin, self.end, limit=limit))
 
     def opened(self, found: Iterable[KeyValue]) -> list[Request]:
         """Return the requests in rows that were read.
@@ -349,7 +330,7 @@ class Requests:
                 return request
         return Request(self.key(_NO_STAMP), wish)
 
-    async def registered(self, queue: Queue, db: Database, stamp: Future[Any], wish: Wish) -> Request:
+    async def registered(self, queue: Queue, db: Database, stamp: Future[bytes], wish: Wish) -> Request:
         """Return the request that a transaction has registered, given what `register` returned."""
         try:
             return Request(self.key(bytes(await value_of(stamp))), wish)
@@ -365,7 +346,7 @@ class Requests:
         leases: list[LeaseHandle],
         *,
         now_us: int,
-        given: int | None = None,
+        given: int,
         again: bool = False,
         in_turn: bool = False,
     ) -> None:
@@ -378,20 +359,21 @@ class Requests:
             request: the request.
             leases: the leases to grant.
             now_us: the time from which grants last.
-            given: the number of items that the request got in all; None: the number of leases.
+            given: the number of items that the request got in all.
             again: whether one of the items was leased before.
             in_turn: whether these are the items assigned to it, and nothing else was taken with them.
         """
-        whole = (len(leases) if given is None else given) == request.wish.wanted
+        whole = given == request.wish.wanted
         self.remove(tr, request.key, served=in_turn and whole)
         if not whole:
             tr.add_read_conflict_key(self._passed)
         if leases:
-            self._grant(tr, request.wish, leases, now_us=now_us, again=again)
+            self.grant(tr, request.wish, leases, now_us=now_us, again=again)
 
-    def _grant(
+    def grant(
         self, tr: Transaction, wish: Wish, leases: list[LeaseHandle], *, now_us: int, again: bool = False
     ) -> None:
+        """Write a grant of leases for a request, and its timer."""
         client, process = wish.client, wish.process
         expires_at_us = now_us + int(GRANT_SECONDS * 1e6)
         if process is None:
@@ -401,7 +383,7 @@ class Requests:
         take_until_us = min(now_us + int(TAKE_SECONDS * 1e6), ends_at_us - 1)
         terms = (take_until_us, ends_at_us, process, again)
         tr.set(self.grant_key(client), stored_grant(leases, *terms, expires_at_us=expires_at_us))
-        tr.set(timer_of_grant(self._layout, client, take_until_us), b"")
+        tr.set(self._timer(client, take_until_us), b"")
 
     def remove(self, tr: Transaction, key: bytes, *, served: bool = False) -> None:
         """Remove a request. Unless it was `served`, also make the requests behind it look again.
@@ -436,7 +418,13 @@ class Requests:
 
     def taken_keys(self, client: bytes, grant: Grant) -> list[bytes]:
         """Return the keys that a client removes when it takes a grant."""
-        return keys_of_grant(self._layout, client, grant)
+        keys = [self.grant_key(client)]
+        if grant.take_until_us:
+            keys.append(self._timer(client, grant.take_until_us))
+        return keys
+
+    def _timer(self, client: bytes, take_until_us: int) -> bytes:
+        return self._layout.timer_key(take_until_us, pack(Position(0, client)), Due.GRANT)
 
     async def read_all(self, tr: Transaction) -> tuple[list[Request], list[LeaseHandle]]:
         """Return all requests, and the leases in all grants.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, repeat, takewhile
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -44,7 +44,7 @@ from fdbqueue.stored.settings import pause_of, paused_error
 
 from ..leases.lease import CONSUMER_BYTES
 from ..leases.transitions import Transitions, at_rest, cut, size_beside
-from .records import Bad, BatchRecord, Split, StreamKeys, StreamRecord, Terms, decode, encode, splits_of, thinned
+from .records import Bad, BatchRecord, Split, StreamKeys, Terms, encode, splits_of, thinned
 
 # Move items from the head of a queue into a batch, in one transaction of several.
 
@@ -91,7 +91,7 @@ class Claiming:
         now_us: the time.
     """
 
-    def __init__(self, keys: StreamKeys, queue: Queue[Any], terms: Terms, now_us: int) -> None:
+    def __init__(self, keys: StreamKeys, queue: Queue, terms: Terms, now_us: int) -> None:
         self._keys = keys
         self._queue = queue
         self._layout = keys.layout
@@ -309,87 +309,88 @@ ROWS = 500
 SIZE_BYTES = 1_000_000
 
 
-class Returning:
-    """Gives the items of a stream's open batch back, in transactions of bounded size.
+async def give_back(
+    db: Database,
+    queue: Queue,
+    keys: StreamKeys,
+    clock_us: Callable[[], int],
+    *,
+    epoch: str | None = None,
+    begun_us: int = 0,
+) -> int:
+    """Give the items of a stream's open batch back, in transactions of bounded size. Return how many.
+
+    The first transaction refuses the reader from then on.
 
     Args:
-        db: the database.
-        queue: the queue.
-        keys: the keys of the stream.
-        now_us: the clock, in microseconds.
+        db, queue, keys, clock_us: the database, the queue, the keys of the stream, and the clock.
+        epoch: only if the record still has this epoch; None: in any case.
+        begun_us: only if the batch was begun at this time; 0: in any case.
     """
+    total = 0
+    while True:
+        body = partial(_give_some_back, keys=keys, now_us=clock_us(), epoch=epoch, begun_us=begun_us)
+        returned, more = await queue.transact(db, body)
+        total += returned
+        if not more:
+            return total
 
-    def __init__(self, db: Database, queue: Queue[Any], keys: StreamKeys, now_us: Callable[[], int]) -> None:
-        self._db = db
-        self._queue = queue
-        self._keys = keys
-        self._now_us = now_us
 
-    async def give_back(self, epoch: str | None, begun_us: int = 0) -> int:
-        """Give the items back and return how many. The first transaction refuses the reader from then on.
+async def _give_some_back(
+    tr: Transaction, keys: StreamKeys, now_us: int, epoch: str | None, begun_us: int
+) -> tuple[int, bool]:
+    record = await keys.stream(tr)
+    batches = [] if record is None else await rows(tr, *keys.batches())
+    if record is None or not batches or (epoch is not None and record.epoch != epoch):
+        return 0, False
+    last = keys.number_of(batches[-1].key)
+    if begun_us and keys.batch_of(last, batches[-1].value).begun_us != begun_us:
+        return 0, False
+    if record.released < last:
+        tr.set(keys.record, encode(replace(record, released=last)))
+    moves = Transitions(tr, keys.layout, now_us)
+    asked = started(moves.ask())
+    found = await rows(tr, *keys.claims(), limit=ROWS)
+    await asked
+    done = size = 0
+    known = await moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
+    for row in found:
+        if size > SIZE_BYTES:
+            break
+        _return(tr, keys, moves, row, known[keys.packed_of(row.key)[1]])
+        size += len(row.value)
+        done += 1
+    moves.tally("claimed", -done)
+    await moves.settle()
+    moves.finish()
+    if done == len(found) < ROWS:
+        tr.clear_range(*keys.batches())
+        tr.clear_range(*keys.all_chunks())
+        tr.clear_range(*keys.all_tracked())
+        return done, False
+    return done, True
 
-        Args:
-            epoch: only if the record still has this epoch; None: in any case.
-            begun_us: only if the batch was begun at this time; 0: in any case.
-        """
-        total = 0
-        while True:
-            returned, more = await self._queue.transact(self._db, lambda tr: self._some(tr, epoch, begun_us))
-            total += returned
-            if not more:
-                return total
 
-    async def _some(self, tr: Transaction, epoch: str | None, begun_us: int) -> tuple[int, bool]:
-        keys = self._keys
-        value = await value_of(tr.get(keys.record))
-        if not value.present():
-            return 0, False
-        record = decode(StreamRecord, bytes(value), f"the stream {keys.name!r}")
-        batches = await rows(tr, *keys.batches())
-        if not batches or (epoch is not None and record.epoch != epoch):
-            return 0, False
-        last = keys.number_of(batches[-1].key)
-        if begun_us and decode(BatchRecord, batches[-1].value, f"batch {last}").begun_us != begun_us:
-            return 0, False
-        if record.released < last:
-            tr.set(keys.record, encode(replace(record, released=last)))
-        moves = Transitions(tr, keys.layout, self._now_us())
-        asked = started(moves.ask())
-        found = await rows(tr, *keys.claims(), limit=ROWS)
-        await asked
-        done = size = 0
-        known = await moves.read_notes({keys.packed_of(row.key)[1]: row.value for row in found})
-        for row in found:
-            if size > SIZE_BYTES:
-                break
-            self._return(tr, moves, row, known[keys.packed_of(row.key)[1]])
-            size += len(row.value)
-            done += 1
-        moves.tally("claimed", -done)
-        await moves.settle()
-        moves.finish()
-        if done == len(found) < ROWS:
-            tr.clear_range(*keys.batches())
-            tr.clear_range(*keys.all_chunks())
-            tr.clear_range(*keys.all_tracked())
-            return done, False
-        return done, True
+def _return(tr: Transaction, keys: StreamKeys, moves: Transitions, row: KeyValue, found: FoundNotes) -> None:
+    packed, notes = _leave(tr, keys, moves, row, found), found.notes
+    if found.is_readable:
+        again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(keys.name, CONSUMER_BYTES))
+        moves.put_back(packed, row.value, again, now_us=moves.now_us(), delay_us=0)
+    else:  # damaged since the claim, which takes none that can't be read
+        moves.put_back_unread(packed, row.value, notes)
+    if moves.arrived and moves.arrived[-1] == packed:
+        moves.set_dependent(packed, notes)
 
-    def _return(self, tr: Transaction, moves: Transitions, row: KeyValue, found: FoundNotes) -> None:
-        batch, packed = self._keys.packed_of(row.key)
-        tr.clear(row.key)
-        notes = found.notes
-        if notes.is_tracked:
-            tr.clear(self._keys.tracked(batch, packed))
-            moves.count_claimed(notes, -1)
-        if found.is_readable:
-            again: Notes = replace(notes, attempt=notes.attempt + 1, consumer=cut(self._keys.name, CONSUMER_BYTES))
-            moves.put_back(packed, row.value, again, now_us=self._now_us(), delay_us=0)
-        else:  # damaged since the claim, which takes none that can't be read
-            moves.put_back_unread(packed, row.value, notes)
-        if moves.arrived and moves.arrived[-1] == packed:
-            moves.set_dependent(packed, notes)
-        tr.clear(self._keys.chunks(batch, packed))
+
+def _leave(tr: Transaction, keys: StreamKeys, moves: Transitions, row: KeyValue, found: FoundNotes) -> bytes:
+    """Take an item out of its batch, and return its packed position."""
+    batch, packed = keys.packed_of(row.key)
+    tr.clear(row.key)
+    tr.clear(keys.chunks(batch, packed))
+    if found.notes.is_tracked:
+        tr.clear(keys.tracked(batch, packed))
+        moves.count_claimed(found.notes, -1)
+    return packed
 
 
 # Move items that do not decode out of a sealed batch, so that a reader that failed at one can go on.
@@ -398,76 +399,53 @@ SIFT_BYTES = 1_000_000
 """About how many bytes of items one transaction looks at."""
 
 
-class Sifting:
-    """Makes the bad items of a sealed batch dead letters, in several transactions.
+async def sift(
+    tr: Transaction, keys: StreamKeys, terms: Terms, batch: BatchRecord, begin: bytes, *, limit: int, now_us: int
+) -> tuple[BatchRecord, bytes]:
+    """Make the bad items among the next `limit` of a sealed batch dead letters; `terms.bad` decides.
 
-    Args:
-        keys: the keys of the stream.
-        terms: the terms; `terms.bad` decides.
-        now_us: the time.
+    Returns the batch without them, and where to go on, b"" at the end.
+    The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
     """
+    place = keys.items(terms.batch)
+    found = await rows(tr.snapshot, begin, behind(place.prefix), limit=limit)
+    moves = Transitions(tr, keys.layout, now_us)
+    size = 0
+    after = b""
+    for number, row in enumerate(found, 1):
+        try:
+            error = await why_bad(tr, keys.layout, terms.bad, place.packed(row.key), row.value)
+        except FormatError as unreadable:
+            error = str(unreadable)
+        if error:
+            packed = place.packed(row.key)
+            lost = (await moves.read_notes({packed: row.value}))[packed]
+            moves.die(_leave(tr, keys, moves, row, lost), row.value, lost, error)
+            moves.tally("claimed", -1)
+            batch = _without(batch, packed, row.value, lost.notes)
+        size += size_of(row.value)
+        if size >= SIFT_BYTES or number == limit:
+            after = row.key + b"\x00"
+            break
+    await moves.settle()
+    moves.finish()
+    return batch, after
 
-    def __init__(self, keys: StreamKeys, terms: Terms, now_us: int) -> None:
-        self._keys = keys
-        self._terms = terms
-        self._now_us = now_us
-        self._place = keys.items(terms.batch)
 
-    async def some(self, tr: Transaction, batch: BatchRecord, begin: bytes, limit: int) -> tuple[BatchRecord, bytes]:
-        """Look at up to `limit` items; return the batch without the bad ones, and where to go on, b"" at the end.
-
-        The caller has read the batch's record in this transaction, without a snapshot: an ack or a release conflicts.
-        """
-        found = await rows(tr.snapshot, begin, behind(self._place.prefix), limit=limit)
-        moves = Transitions(tr, self._keys.layout, self._now_us)
-        size = 0
-        after = b""
-        for number, row in enumerate(found, 1):
-            try:
-                error = await why_bad(tr, self._keys.layout, self._terms.bad, self._place.packed(row.key), row.value)
-            except FormatError as unreadable:
-                error = str(unreadable)
-            if error:
-                lost = await moves.read_notes({self._place.packed(row.key): row.value})
-                batch = self._without(tr, moves, batch, row, lost, error)
-            size += size_of(row.value)
-            if size >= SIFT_BYTES or number == limit:
-                after = row.key + b"\x00"
-                break
-        await moves.settle()
-        moves.finish()
-        return batch, after
-
-    def _without(
-        self,
-        tr: Transaction,
-        moves: Transitions,
-        batch: BatchRecord,
-        row: KeyValue,
-        lost: Mapping[bytes, FoundNotes],
-        error: str,
-    ) -> BatchRecord:
-        packed = self._place.packed(row.key)
-        notes = lost[packed].notes
-        number, size = self._terms.batch, size_of(row.value)
-        tr.clear(row.key)
-        tr.clear(self._keys.chunks(number, packed))
-        if notes.is_tracked:
-            tr.clear(self._keys.tracked(number, packed))
-            moves.count_claimed(notes, -1)
-        moves.die(packed, row.value, lost[packed], error)
-        moves.tally("claimed", -1)
-        splits = [
-            replace(split, count=split.count - 1, size_bytes=max(0, split.size_bytes - size))
-            if split.first <= packed <= split.last
-            else split
-            for split in batch.splits
-        ]
-        return replace(
-            batch,
-            count=batch.count - 1,
-            size_bytes=max(0, batch.size_bytes - size),
-            splits=tuple(split for split in splits if split.count),
-            chunked=batch.chunked - is_chunked(row.value),
-            tracked=batch.tracked - notes.is_tracked,
-        )
+def _without(batch: BatchRecord, packed: bytes, stored: bytes, notes: Notes) -> BatchRecord:
+    """Return the record of a batch without one of its items."""
+    size = size_of(stored)
+    splits = [
+        replace(split, count=split.count - 1, size_bytes=max(0, split.size_bytes - size))
+        if split.first <= packed <= split.last
+        else split
+        for split in batch.splits
+    ]
+    return replace(
+        batch,
+        count=batch.count - 1,
+        size_bytes=max(0, batch.size_bytes - size),
+        splits=tuple(split for split in splits if split.count),
+        chunked=batch.chunked - is_chunked(stored),
+        tracked=batch.tracked - notes.is_tracked,
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
+    Future,
     KeyValue,
     Steps,
     Transaction,
@@ -25,6 +26,7 @@ from fdbqueue.lowlevel import (
     parse,
     rows,
     run,
+    started,
     value_of,
     verb,
 )
@@ -38,7 +40,7 @@ from ..leases.lease import clock_us
 from ..leases.reports import check_leases
 from ..leases.timers import reclaim
 from ..leases.transitions import Transitions
-from ._moving import FIRST_ROWS, Claiming, GrowingLimit, Returning, Sifting
+from ._moving import FIRST_ROWS, Claiming, GrowingLimit, give_back, sift
 from .records import (
     BatchCheck,
     BatchRecord,
@@ -52,7 +54,6 @@ from .records import (
     Terms,
     check_record,
     check_run,
-    decode,
     encode,
     refuse_sessions,
 )
@@ -139,7 +140,7 @@ class Stream(Generic[V]):
     @verb
     async def record(self, db: Database) -> StreamRecord | None:
         """Return the stream's record; None if nothing was ever claimed."""
-        return await attempts(db, self._record)
+        return await attempts(db, lambda tr: self._keys.stream(tr.snapshot))
 
     @verb
     async def claim(self, db: Database, terms: Terms) -> BatchRecord:
@@ -186,8 +187,7 @@ class Stream(Generic[V]):
         *Conflicts:* none, it reads by snapshot. *Cost:* one read.
         """
         only_database(db, "Stream.sealed", _OUTSIDE)
-        value = await attempts(db, partial(self._stored_batch, number=batch))
-        record = self._batch(bytes(value), batch) if value.present() else None
+        record = await attempts(db, lambda tr: self._keys.batch_at(tr.snapshot, batch))
         return record if record is not None and record.sealed else None
 
     @verb
@@ -255,7 +255,7 @@ class Stream(Generic[V]):
         *Conflicts:* with the reader's claims and acks. *Cost:* a transaction for each 500 items.
         """
         only_database(db, "Stream.release", _OUTSIDE)
-        return await self._returning(db).give_back(None, begun_us)
+        return await give_back(db, self.queue, self._keys, self._now_us, begun_us=begun_us)
 
     @verb
     async def drop(self, db: Database) -> int:
@@ -284,11 +284,11 @@ class Stream(Generic[V]):
         layout, name = self._layout, self._keys.name
         return blocking(lambda: check_leases(tr, layout, lambda tr: BatchCheck(tr, layout, name)))
 
-    async def _look(self, tr: Transaction, watched: bool) -> tuple[StreamLook, list[Any]]:
+    async def _look(self, tr: Transaction, watched: bool) -> tuple[StreamLook, list[Future[None]]]:
         now_us = self._now_us()
         await refuse_sessions(tr, self._layout, "a stream")
         _, written = await reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
-        record = await self._record(tr)
+        record = await self._keys.stream(tr.snapshot)
         figures = await read_figures(tr, self._layout, pause=True)
         refuse_renamed(figures.pause)
         paused = figures.paused
@@ -305,13 +305,10 @@ class Stream(Generic[V]):
             watches.append(tr.watch(self._layout.count_key("enqueued")))
         return StreamLook(record, figures.stats, bool(head), paused), watches
 
-    async def _stored_batch(self, tr: Transaction, number: int) -> Any:
-        return await value_of(tr.snapshot.get(self._keys.batch(number)))
-
     async def _until_resumed(self, db: Database) -> None:
         """Wait until the queue is not paused, or for `PAUSED_SECONDS`."""
 
-        async def body(tr: Transaction) -> Any:
+        async def body(tr: Transaction) -> Future[None] | None:
             stopped = await value_of(tr.snapshot.get(self._layout.paused_key))
             return tr.watch(self._layout.paused_key) if stopped.present() else None
 
@@ -319,24 +316,13 @@ class Stream(Generic[V]):
         if watch is not None:
             await until_changed([watch], PAUSED_SECONDS)
 
-    async def _record(self, tr: Transaction) -> StreamRecord | None:
-        value = await value_of(tr.snapshot.get(self._keys.record))
-        return self._decoded(value)
-
-    def _decoded(self, value: Any) -> StreamRecord | None:
-        what = f"the stream {self.name!r}"
-        return decode(StreamRecord, bytes(value), what) if value.present() else None
-
-    def _batch(self, stored: bytes, number: int) -> BatchRecord:
-        return decode(BatchRecord, stored, f"batch {number} of the stream {self.name!r}")
-
     async def _claim(self, tr: Transaction, terms: Terms, limit: int) -> tuple[BatchRecord, bool]:
         """Claim some items; return the batch, and whether it was sealed before."""
         # Plain reads: of two readers that claim at the same time, one fails and sees what the other did.
-        stored = tr.get(self._keys.record)
-        value = await value_of(tr.get(self._keys.batch(terms.batch)))
+        reading = started(self._keys.stream(tr))
+        open_batch = await self._keys.batch_at(tr, terms.batch)
         now_us = self._now_us()
-        record = self._decoded(await value_of(stored))
+        record = await reading
         if record is None:
             if terms.batch > 1 and terms.strict:
                 raise self._refusals.gone(terms.batch)
@@ -349,7 +335,7 @@ class Stream(Generic[V]):
                 f"The stream {self.name!r} has acked batch {record.acked}, and batch {terms.batch} was asked for: ack"
                 " the batches before it first."
             )
-        batch = self._batch(bytes(value), terms.batch) if value.present() else BatchRecord(begun_us=now_us)
+        batch = open_batch or BatchRecord(begun_us=now_us)
         if batch.sealed and not batch.count and not terms.seals_empty:
             batch = BatchRecord(begun_us=now_us)  # an older version of the library sealed it
         was_sealed = batch.sealed
@@ -359,7 +345,7 @@ class Stream(Generic[V]):
                 return batch, False
             tr.set(self._keys.batch(terms.batch), encode(batch))
             tr.set(self._keys.seen, now_us.to_bytes(8, "big"))
-        if record.run != terms.run or not value.present():
+        if record.run != terms.run or open_batch is None:
             tr.set(self._keys.record, encode(replace(record, run=terms.run)))
         return batch, was_sealed
 
@@ -370,15 +356,13 @@ class Stream(Generic[V]):
 
         async def some(tr: Transaction) -> tuple[BatchRecord, bytes]:
             # Plain reads: an ack, a release or another reader's claim conflicts.
-            stored, value = tr.get(self._keys.record), tr.get(self._keys.batch(terms.batch))
-            record = self._decoded(await value_of(stored))
-            found = await value_of(value)
+            reading = started(self._keys.stream(tr))
+            before, record = await self._keys.batch_at(tr, terms.batch), await reading
             if record is not None and not check_record(record, self._refusals, terms):
                 return BatchRecord(sealed=True), b""
-            if record is None or not found.present():
+            if record is None or before is None:
                 raise self._refusals.gone(terms.batch)
-            before = self._batch(bytes(found), terms.batch)
-            left, after = await Sifting(self._keys, terms, self._now_us()).some(tr, before, begin, limit)
+            left, after = await sift(tr, self._keys, terms, before, begin, limit=limit, now_us=self._now_us())
             if left != before:
                 tr.set(self._keys.batch(terms.batch), encode(left))
             return left, after
@@ -390,7 +374,7 @@ class Stream(Generic[V]):
     async def _ack(self, tr: Transaction, terms: Terms) -> bool:
         """Ack the batches, and return whether chunks are left to clear."""
         keys, last = self._keys, terms.batch
-        record = self._decoded(await value_of(tr.get(keys.record)))
+        record = await keys.stream(tr)
         if record is None:
             if terms.strict:
                 raise self._refusals.gone(last)
@@ -405,7 +389,7 @@ class Stream(Generic[V]):
             return bool(await rows(tr.snapshot, *keys.all_chunks(last), limit=1))
         if record.released >= last:
             raise self._refusals.given_back(record)
-        found = [self._batch(row.value, keys.number_of(row.key)) for row in await rows(tr, *keys.batches(last))]
+        found = [batch for _, batch in await keys.open_batches(tr, last)]
         if not all(batch.sealed for batch in found) or (len(found) < last - record.acked and terms.strict):
             raise self._refusals.gone(last)
         if terms.begun_us and any(batch.begun_us != terms.begun_us for batch in found):
@@ -453,9 +437,8 @@ class Stream(Generic[V]):
     async def _page(
         self, tr: Transaction, epoch: str, batch: int, begin: bytes, end: bytes, limit: int
     ) -> list[KeyValue]:
-        stored = tr.snapshot.get(self._keys.record)
-        found = await rows(tr.snapshot, begin, end, limit=limit)
-        record = self._decoded(await value_of(stored))
+        reading = started(self._keys.stream(tr.snapshot))
+        found, record = await rows(tr.snapshot, begin, end, limit=limit), await reading
         if record is None:
             raise self._refusals.gone(batch)
         if record.epoch != epoch:
@@ -471,10 +454,10 @@ class Stream(Generic[V]):
         if terms.open_batch == "drop":
             await self._drop(db, terms.replaces)
         else:
-            await self._returning(db).give_back(terms.replaces)
+            await give_back(db, self.queue, self._keys, self._now_us, epoch=terms.replaces)
 
         async def begin(tr: Transaction) -> None:
-            record = self._decoded(await value_of(tr.get(self._keys.record)))
+            record = await self._keys.stream(tr)
             if record is not None and record.epoch == terms.replaces:
                 tr.clear_range(*self._keys.batches())
                 tr.set(self._keys.record, encode(StreamRecord(epoch=terms.epoch, begun_us=self._now_us())))
@@ -483,21 +466,15 @@ class Stream(Generic[V]):
 
     async def _drop(self, db: Database, epoch: str | None) -> int:
         async def body(tr: Transaction) -> int:
-            record = self._decoded(await value_of(tr.get(self._keys.record)))
+            record = await self._keys.stream(tr)
             if record is None or (epoch is not None and record.epoch != epoch):
                 return 0
-            found = await rows(tr, *self._keys.batches())
-            if not found:
-                return 0
-            batches = [self._batch(row.value, self._keys.number_of(row.key)) for row in found]
-            return await self._remove(tr, record, self._keys.number_of(found[-1].key), batches)
+            found = await self._keys.open_batches(tr)
+            return await self._remove(tr, record, found[-1][0], [batch for _, batch in found]) if found else 0
 
         dropped = await self.queue.transact(db, body)
         await self._clear_chunks(db, 1 << 62)
         return dropped
-
-    def _returning(self, db: Database) -> Returning:
-        return Returning(db, self.queue, self._keys, self._now_us)
 
     async def _forget(self, tr: Transaction) -> bool:
         value = await value_of(tr.get(self._keys.record))
@@ -509,19 +486,18 @@ class Stream(Generic[V]):
         return bool(value.present())
 
     async def _state(self, tr: Transaction) -> StreamState | None:
-        record = await self._record(tr)
+        record = await self._keys.stream(tr.snapshot)
         if record is None:
             return None
         seen = await value_of(tr.snapshot.get(self._keys.seen))
-        found = await rows(tr.snapshot, *self._keys.batches())
-        batches = [(self._keys.number_of(row.key), row.value) for row in found]
-        opened = [self._batch(value, number) for number, value in batches]
+        found = await self._keys.open_batches(tr.snapshot)
+        opened = [batch for _, batch in found]
         return StreamState(
             self.name,
             record.acked,
             record.items,
             record.released,
-            batches[-1][0] if batches else None,
+            found[-1][0] if found else None,
             sum(batch.count for batch in opened),
             sum(batch.size_bytes for batch in opened),
             bool(opened) and all(batch.sealed for batch in opened),

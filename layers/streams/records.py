@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import msgspec
 
 from fdbqueue import FormatError, Pause, Queue, Stats, StreamError
+from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.engine.keys import behind, is_within
 from fdbqueue.lowlevel import (
     UNREADABLE,
@@ -26,6 +27,7 @@ from fdbqueue.lowlevel import (
     pack,
     pages,
     rows,
+    value_of,
     within,
 )
 from fdbqueue.reads.check import read_in
@@ -215,6 +217,25 @@ class StreamKeys:
         """Return the number in the key of a batch's record."""
         number: int = self.layout.own_parts("streams", key)[2]
         return number
+
+    async def stream(self, view: ReadTransaction) -> StreamRecord | None:
+        """Read the record of the stream; None if it has none."""
+        value = await value_of(view.get(self.record))
+        return decode(StreamRecord, bytes(value), f"the stream {self.name!r}") if value.present() else None
+
+    async def batch_at(self, view: ReadTransaction, number: int) -> BatchRecord | None:
+        """Read the record of an open batch; None if there is none."""
+        value = await value_of(view.get(self.batch(number)))
+        return self.batch_of(number, bytes(value)) if value.present() else None
+
+    async def open_batches(self, view: ReadTransaction, last: int | None = None) -> list[tuple[int, BatchRecord]]:
+        """Read the numbers and records of the open batches up to `last`; None: of all."""
+        found = [(self.number_of(row.key), row.value) for row in await rows(view, *self.batches(last))]
+        return [(number, self.batch_of(number, stored)) for number, stored in found]
+
+    def batch_of(self, number: int, stored: bytes) -> BatchRecord:
+        """Return the record of a batch in stored bytes."""
+        return decode(BatchRecord, stored, f"batch {number} of the stream {self.name!r}")
 
     def batches(self, last: int | None = None) -> tuple[bytes, bytes]:
         """Return the begin and end of the records of the batches up to `last`; None: of all."""
@@ -506,7 +527,7 @@ class BatchCheck(ItemCheck):
                 number = keys.number_of(row.key)
                 there = found.pop(number, 0)
                 try:
-                    batch = decode(BatchRecord, row.value, f"batch {number} of the stream {keys.name!r}")
+                    batch = keys.batch_of(number, row.value)
                 except FormatError as error:
                     problems.append(str(error))
                     continue

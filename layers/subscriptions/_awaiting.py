@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fdbqueue import LeaseLost
 from fdbqueue.engine.optional import own_process
@@ -35,7 +35,7 @@ from ..leases.taking import Allotment, commit_if_written
 from ..leases.timers import next_due_us
 from ..staged.delivery import HeadDelivery
 from ..staged.grants import LOOK_SECONDS
-from ..staged.requests import REQUEST_SECONDS, TAKE_SECONDS, Request, Wish
+from ..staged.requests import REQUEST_SECONDS, TAKE_SECONDS, Request, Wish, wished
 from .head import Habit
 from .records import registration_key
 from .waiters import Waiters
@@ -65,9 +65,9 @@ class _WaitLook:
     """The current request of the calls."""
     wish: Wish | None = None
     """The value of the request that this transaction registered, if it did."""
-    stamp: Future[Any] | None = None
+    stamp: Future[bytes] | None = None
     """The versionstamp in the key of that request."""
-    alarms: list[Future[Any]] = field(default_factory=list)
+    alarms: list[Future[object]] = field(default_factory=list)
     """The call waits for one of these futures before it looks again."""
     seconds: float = 0.0
     """The longest wait."""
@@ -264,8 +264,11 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                 if own.seconds_until_renewal(self._leases.now_us()) < 0 or own.wish.wanted != self._calls():
                     request = look.request = self._renewed(tr, own)
                     renewed = True
-                elif self._looked and await self._stand_behind(tr, look, own):
-                    return look, False
+                elif self._looked:
+                    in_front = await self._waiters.in_front_of(tr, own.key)
+                    if in_front is not None and not in_front.is_dead(tr, self._leases.now_us()):
+                        await self._stand_behind(tr, look, own, in_front)
+                        return look, False
         taken = await self._awaited.take(tr)
         wrote, ready = taken.wrote, taken.may_have
         if taken.leases:
@@ -287,7 +290,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         return look, await self._stand(tr, look, request)
 
     def _register(self, tr: Transaction, look: _WaitLook, calls: int) -> None:
-        look.wish = self._waiters.wish(tr, os.urandom(RANDOM_BYTES), self._name, self._leases.now_us(), calls=calls)
+        look.wish = self._wish(tr, os.urandom(RANDOM_BYTES), calls)
         look.stamp = self._waiters.register(tr, look.wish)
 
     def _leave_place(self, tr: Transaction, look: _WaitLook, request: Request | None, *, registers: bool) -> None:
@@ -309,11 +312,13 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         """Act as a waiter; return whether anything was written. If nothing was, set the alarms."""
         now_us = self._leases.now_us()
         in_front = await self._waiters.in_front_of(tr, request.key)
-        if in_front is not None and in_front.is_dead(tr, now_us):
-            self._waiters.remove(tr, in_front.key)
-            return True
-        if await self._stand_behind(tr, look, request):
-            return False
+        if in_front is not None:
+            is_dead = in_front.is_dead(tr, now_us)
+            if is_dead:
+                self._waiters.remove(tr, in_front.key)
+            else:
+                await self._stand_behind(tr, look, request, in_front)
+            return is_dead
         if not self._exclusive_all:
             if self._offered and time.monotonic() >= self._offered_until:
                 offered, self._offered = self._offered, []
@@ -326,43 +331,35 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
                 self._offered_until = time.monotonic() + TAKE_SECONDS
             if wrote or again:
                 return wrote
-        look.seconds = min(request.seconds_until_renewal(now_us), await self._next_due(tr))
+        seconds = min(request.seconds_until_renewal(now_us), await self._next_due(tr))
         if self._offered:
-            look.seconds = min(look.seconds, max(0.0, self._offered_until - time.monotonic()))
-        look.alarms += [tr.watch(self._layout.count_key(name)) for name in _WATCHED]
-        look.alarms.append(tr.watch(request.key))
-        await self._set(tr)
+            seconds = min(seconds, max(0.0, self._offered_until - time.monotonic()))
+        counters = [self._layout.count_key(name) for name in _WATCHED]
+        await self._set(tr, look, seconds, *counters, request.key)
         return False
 
-    async def _stand_behind(self, tr: Transaction, look: _WaitLook, request: Request) -> bool:
-        """Wait for the call in front, if there is a live one; return whether there is.
+    async def _stand_behind(self, tr: Transaction, look: _WaitLook, request: Request, in_front: Request) -> None:
+        """Wait for the call in front.
 
         Only the first waiter looks at arrivals. A call that wakes because the call in front renewed its request does
         not look for items.
         """
         now_us = self._leases.now_us()
-        in_front = await self._waiters.in_front_of(tr, request.key)
-        if in_front is None or in_front.is_dead(tr, now_us):
-            return False
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
         # A call of this process can't die alone. So a thousand calls of one process don't look at each other.
         if in_front.wish.process and in_front.wish.process != own_process(tr):
             seconds = min(seconds, LOOK_SECONDS)
-        look.seconds = min(request.seconds_until_renewal(now_us), seconds)
-        look.alarms += [tr.watch(in_front.key), tr.watch(request.key)]
-        await self._set(tr)
-        return True
+        await self._set(tr, look, min(request.seconds_until_renewal(now_us), seconds), in_front.key, request.key)
 
     def _renewed(self, tr: Transaction, request: Request) -> Request:
         """Renew the request."""
-        wish = self._waiters.wish(tr, request.wish.client, self._name, self._leases.now_us(), calls=self._calls())
+        wish = self._wish(tr, request.wish.client, self._calls())
         self._waiters.put(tr, request.key, wish)
         return Request(request.key, wish)
 
-    async def _set(self, tr: Transaction) -> None:
-        """Set the watches: the transaction wrote nothing, and its commit sets them at its own read version."""
-        await value_of(tr.commit())
+    def _wish(self, tr: Transaction, client: bytes, calls: int) -> Wish:
+        return wished(tr, client, calls, now_us=self._leases.now_us(), consumer=self._name)
 
     async def _stand_aside(self, tr: Transaction, look: _WaitLook, request: Request | None) -> bool:
         """Wait for credit, or for `resume`, without a request: else an item would wait for this call."""
@@ -370,14 +367,16 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
             self._waiters.remove(tr, request.key)
             look.request = None
             return True
-        look.alarms += [
-            tr.watch(self._layout.returned.pack((self._name,))),
-            tr.watch(registration_key(self._layout, self._name)),
-            tr.watch(self._layout.paused_key),
-        ]
-        look.seconds = min(REQUEST_SECONDS, await self._next_due(tr))
-        await self._set(tr)
+        returned = self._layout.returned.pack((self._name,))
+        keys = (returned, registration_key(self._layout, self._name), self._layout.paused_key)
+        await self._set(tr, look, min(REQUEST_SECONDS, await self._next_due(tr)), *keys)
         return False
+
+    async def _set(self, tr: Transaction, look: _WaitLook, seconds: float, *keys: bytes) -> None:
+        """Watch keys: the transaction wrote nothing, and its commit sets the watches at its own read version."""
+        look.seconds = seconds
+        look.alarms += map(tr.watch, keys)
+        await value_of(tr.commit())
 
     async def _next_due(self, tr: Transaction) -> float:
         """Return the seconds until the next timer is due."""

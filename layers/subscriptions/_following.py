@@ -24,7 +24,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Generic, Literal, Self, TypeAlias, get_args
+from typing import Generic, Literal, Self, TypeAlias, get_args
 
 from msgspec.structs import replace
 
@@ -61,7 +61,7 @@ from ..leases.browsing import opened
 from ..leases.lease import check_timeout
 from .head import trim_arrivals
 from .records import NO_LOOK, BrowserPointer, pack_record, pointer_key, read_pointer, record_in, registration_key
-from .selectors import ItemTest, Selector, Selects
+from .selectors import ItemTest, Selects
 
 Start: TypeAlias = Literal["head", "tail"]
 
@@ -165,7 +165,7 @@ class _Heard(Generic[V]):
     """Whether there may be more at once."""
     stored: bool = False
     """Whether it stored the place."""
-    alarms: list[Future[Any]] = field(default_factory=list)
+    alarms: list[Future[object]] = field(default_factory=list)
 
 
 class Follower(Named, Generic[V]):
@@ -191,7 +191,7 @@ class Follower(Named, Generic[V]):
         self._keep_us = keep_us
         self._accepts: Callable[[bytes, bytes], bool] | None = None
         if selector is not None:
-            self._accepts = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
+            self._accepts = ItemTest(self._layout, selector)
         self._place = self._given = self._asked = first.place
         """The places behind the items in `_buffer`, and behind those that the caller has got."""
         self._there = first.there

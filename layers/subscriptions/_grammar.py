@@ -44,27 +44,19 @@ class Facts:
         return notes_of(self.stored)
 
 
-def _rank(facts: Facts) -> int | None:
-    return facts.position.rank
-
-
 def _priority(facts: Facts) -> object:
     return headers_of(facts.stored).get(PRIORITY, NORMAL_PRIORITY)
 
 
-def _message_id(facts: Facts) -> str:
-    return f"ID:{facts.position.text}"
-
-
 FACTS: dict[str, Callable[[Facts], object]] = {
-    "JMSMessageID": _message_id,
+    "JMSMessageID": lambda facts: f"ID:{facts.position.text}",
     "JMSPriority": _priority,
     "JMSTimestamp": lambda facts: facts.notes.enqueued_at_us // 1_000 or None,
     "JMSExpiration": lambda facts: facts.notes.ttl_at_us // 1_000,
     "JMSRedelivered": lambda facts: facts.notes.attempt > 0,
     "JMSXDeliveryCount": lambda facts: facts.notes.attempt + 1,
     "fdbqueue_index": lambda facts: facts.position.index,
-    "fdbqueue_rank": _rank,
+    "fdbqueue_rank": lambda facts: facts.position.rank,
 }
 """Facts: the values of an item that a selector can use in addition to its headers.
 
@@ -87,6 +79,7 @@ A selector can't read a header with one of these names.
 
 MAX_SELECTOR_BYTES = 8_000
 
+_KEYWORDS = ("or", "and", "not", "between", "in", "like", "escape", "is", "null", "true", "false")
 GRAMMAR = r"""
 ?start: or
 
@@ -124,22 +117,9 @@ literal: INTEGER                                -> integer
     | _TRUE                                     -> true
     | _FALSE                                    -> false
 
-_OR.2: /or(?![\w$])/i
-_AND.2: /and(?![\w$])/i
-NOT.2: /not(?![\w$])/i
-_BETWEEN.2: /between(?![\w$])/i
-_IN.2: /in(?![\w$])/i
-_LIKE.2: /like(?![\w$])/i
-_ESCAPE.2: /escape(?![\w$])/i
-_IS.2: /is(?![\w$])/i
-_NULL.2: /null(?![\w$])/i
-_TRUE.2: /true(?![\w$])/i
-_FALSE.2: /false(?![\w$])/i
-
 COMPARISON: "<>" | "<=" | ">=" | "=" | "<" | ">"
 SIGN: "+" | "-"
 FACTOR: "*" | "/"
-NAME: /(?!(or|and|not|between|in|like|escape|is|null|true|false)(?![\w$]))([^\W\d][\w$]*|\$[\w$]*)/i
 QUOTED: /"([^"]|"")+"/
 HEXADECIMAL.3: /0[xX][0-9a-fA-F]+[lL]?(?![\w$.])/
 APPROXIMATE.2: /(\d+\.\d*|\.\d+)([eE][+-]?\d+)?[fFdD]?(?![\w$.])|\d+([eE][+-]?\d+[fFdD]?|[fFdD])(?![\w$.])/
@@ -148,6 +128,8 @@ STRING: /'([^']|'')*'/
 
 %ignore /\s+/
 """
+GRAMMAR += "".join(f"{'NOT' if word == 'not' else f'_{word.upper()}'}.2: /{word}(?![\\w$])/i\n" for word in _KEYWORDS)
+GRAMMAR += rf"NAME: /(?!({'|'.join(_KEYWORDS)})(?![\w$]))([^\W\d][\w$]*|\$[\w$]*)/i"
 
 
 Node: TypeAlias = Tree[Token]
@@ -237,19 +219,19 @@ _NUMBERS = (int, float)  # compared with `type(...)`, so a bool is no number
 _ANY, _NUMBER, _STRING, _BOOLEAN = "any", "number", "string", "condition"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class CompiledPart:
     """A part of a selector, compiled."""
 
     test: Test
     kind: str
     """The kind of its value, if that is known without an item."""
-    at: int
-    """Its offset in the text."""
     name: str = ""
     """The name of the header that it reads; "" if it is no header."""
     literal: Scalar | None = None
     """Its value, if that is known without an item."""
+    at: int = 0
+    """Its offset in the text."""
 
 
 class Compiler:
@@ -273,25 +255,21 @@ class Compiler:
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise fault(self._text, _at(tree), f"A selector is nested at most {MAX_DEPTH} deep.")
-        part: CompiledPart = getattr(self, f"_{tree.data}")(tree, *tree.children)
+        part: CompiledPart = getattr(self, f"_{tree.data}")(*tree.children)
+        part.at = _at(tree)
         self._depth -= 1
         return part
 
-    def _or(self, tree: Node, *children: Node) -> CompiledPart:
-        return self._junction(tree, children, _either)
+    def _or(self, *children: Node) -> CompiledPart:
+        return CompiledPart(_joined([self.condition(child).test for child in children], decides=True), _BOOLEAN)
 
-    def _and(self, tree: Node, *children: Node) -> CompiledPart:
-        return self._junction(tree, children, _both)
+    def _and(self, *children: Node) -> CompiledPart:
+        return CompiledPart(_joined([self.condition(child).test for child in children], decides=False), _BOOLEAN)
 
-    def _junction(self, tree: Node, children: tuple[Node, ...], join: Callable[[list[Test]], Test]) -> CompiledPart:
-        parts = [self.condition(child) for child in children]
-        return CompiledPart(join([part.test for part in parts]), _BOOLEAN, _at(tree))
+    def _negation(self, _: Token, child: Node) -> CompiledPart:
+        return CompiledPart(_negated(self.condition(child).test), _BOOLEAN)
 
-    def _negation(self, tree: Node, _: Token, child: Node) -> CompiledPart:
-        part = self.condition(child)
-        return CompiledPart(_negated(part.test), _BOOLEAN, _at(tree))
-
-    def _comparison(self, tree: Node, first: Node, sign: Token, second: Node) -> CompiledPart:
+    def _comparison(self, first: Node, sign: Token, second: Node) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         if sign not in ("=", "<>"):
             for part in (left, right):
@@ -300,18 +278,18 @@ class Compiler:
             test = _is_equal(left.name, right.literal)
         else:
             test = _compared(left.test, right.test, _COMPARISONS[sign], ordered=sign not in ("=", "<>"))
-        return CompiledPart(test, _BOOLEAN, _at(tree))
+        return CompiledPart(test, _BOOLEAN)
 
-    def _between(self, tree: Node, subject: Node, negated: Token | None, low: Node, high: Node) -> CompiledPart:
+    def _between(self, subject: Node, negated: Token | None, low: Node, high: Node) -> CompiledPart:
         parts = [self._part(child) for child in (subject, low, high)]
         for part in parts:
             self._want(part, _NUMBER, "What BETWEEN compares")
         value, least, most = (part.test for part in parts)
         above = _compared(value, least, operator.ge, ordered=True)
         below = _compared(value, most, operator.le, ordered=True)
-        return CompiledPart(_maybe_not(_both([above, below]), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_joined([above, below], decides=False), negated), _BOOLEAN)
 
-    def _among(self, tree: Node, subject: Node, negated: Token | None, *literals: Node) -> CompiledPart:
+    def _among(self, subject: Node, negated: Token | None, *literals: Node) -> CompiledPart:
         part = self._part(subject)
         listed = [self._part(literal).literal for literal in literals]
         for literal, child in zip(listed, literals, strict=True):
@@ -319,69 +297,64 @@ class Compiler:
                 raise fault(self._text, _at(child), "IN lists strings or numbers.")
         strings = frozenset(one for one in listed if isinstance(one, str))
         numbers = frozenset(one for one in listed if isinstance(one, int | float))
-        return CompiledPart(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_in(part.test, strings, numbers), negated), _BOOLEAN)
 
-    def _like(
-        self, tree: Node, subject: Node, negated: Token | None, pattern: Token, escape: Token | None
-    ) -> CompiledPart:
+    def _like(self, subject: Node, negated: Token | None, pattern: Token, escape: Token | None) -> CompiledPart:
         part = self._part(subject)
         self._want(part, _STRING, "What LIKE looks at")
         matches = self._pattern(pattern, escape)
-        return CompiledPart(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN, _at(tree))
+        return CompiledPart(_maybe_not(_matching(part.test, matches), negated), _BOOLEAN)
 
-    def _null(self, tree: Node, subject: Node, negated: Token | None) -> CompiledPart:
-        part = self._part(subject)
-        return CompiledPart(_is_null(part.test, wanted=negated is None), _BOOLEAN, _at(tree))
+    def _null(self, subject: Node, negated: Token | None) -> CompiledPart:
+        return CompiledPart(_is_null(self._part(subject).test, wanted=negated is None), _BOOLEAN)
 
-    def _arithmetic(self, tree: Node, first: Node, sign: Token, second: Node) -> CompiledPart:
+    def _arithmetic(self, first: Node, sign: Token, second: Node) -> CompiledPart:
         left, right = self._part(first), self._part(second)
         for part in (left, right):
             self._want(part, _NUMBER, f"What {str(sign)!r} takes")
-        return CompiledPart(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+        return CompiledPart(_calculated(left.test, right.test, _OPERATIONS[sign]), _NUMBER)
 
-    def _sign(self, tree: Node, sign: Token, child: Node) -> CompiledPart:
+    def _sign(self, sign: Token, child: Node) -> CompiledPart:
         part = self._part(child)
         self._want(part, _NUMBER, f"What {str(sign)!r} takes")
         if isinstance(part.literal, int | float):
-            return self._constant(tree, -part.literal if sign == "-" else part.literal, _NUMBER)
+            return self._constant(-part.literal if sign == "-" else part.literal, _NUMBER)
         zero = _constant(0)
-        return CompiledPart(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER, _at(tree))
+        return CompiledPart(_calculated(zero, part.test, _OPERATIONS[sign]), _NUMBER)
 
-    def _name(self, tree: Node, name: Token) -> CompiledPart:
-        return self._named(tree, str(name))
+    def _quoted(self, name: Token) -> CompiledPart:
+        return self._name(name[1:-1].replace('""', '"'))
 
-    def _quoted(self, tree: Node, name: Token) -> CompiledPart:
-        return self._named(tree, name[1:-1].replace('""', '"'))
-
-    def _named(self, tree: Node, name: str) -> CompiledPart:
+    def _name(self, token: str) -> CompiledPart:
+        name = str(token)
         fact = FACTS.get(name)
         if fact is not None:
-            return CompiledPart(lambda headers, facts: None if facts is None else fact(facts), _ANY, _at(tree))
-        return CompiledPart(lambda headers, facts: headers.get(name), _ANY, _at(tree), name=name)
+            return CompiledPart(lambda headers, facts: None if facts is None else fact(facts), _ANY)
+        return CompiledPart(lambda headers, facts: headers.get(name), _ANY, name=name)
 
-    def _integer(self, tree: Node, token: Token) -> CompiledPart:
+    def _integer(self, token: Token) -> CompiledPart:
         digits = token.rstrip("lL")
         if len(digits) > MAX_DIGITS:
-            raise fault(self._text, _at(tree), f"A decimal integer has at most {MAX_DIGITS:,} digits.")
-        return self._constant(tree, int(digits), _NUMBER)
+            raise fault(self._text, token.start_pos or 0, f"A decimal integer has at most {MAX_DIGITS:,} digits.")
+        return self._constant(int(digits), _NUMBER)
 
-    def _hexadecimal(self, tree: Node, token: Token) -> CompiledPart:
-        return self._constant(tree, int(token.rstrip("lL"), 16), _NUMBER)
+    def _hexadecimal(self, token: Token) -> CompiledPart:
+        return self._constant(int(token.rstrip("lL"), 16), _NUMBER)
 
-    def _approximate(self, tree: Node, token: Token) -> CompiledPart:
-        return self._constant(tree, float(token.rstrip("fFdD")), _NUMBER)
+    def _approximate(self, token: Token) -> CompiledPart:
+        return self._constant(float(token.rstrip("fFdD")), _NUMBER)
 
-    def _string(self, tree: Node, token: Token) -> CompiledPart:
-        return self._constant(tree, _unquoted(token), _STRING)
+    def _string(self, token: Token) -> CompiledPart:
+        return self._constant(_unquoted(token), _STRING)
 
-    def _true(self, tree: Node) -> CompiledPart:
-        return self._constant(tree, True, _BOOLEAN)
+    def _true(self) -> CompiledPart:
+        return self._constant(True, _BOOLEAN)
 
-    def _false(self, tree: Node) -> CompiledPart:
-        return self._constant(tree, False, _BOOLEAN)
+    def _false(self) -> CompiledPart:
+        return self._constant(False, _BOOLEAN)
 
-    def _constant(self, tree: Node, value: Scalar, kind: str) -> CompiledPart:
-        return CompiledPart(_constant(value), kind, _at(tree), literal=value)
+    def _constant(self, value: Scalar, kind: str) -> CompiledPart:
+        return CompiledPart(_constant(value), kind, literal=value)
 
     def _want(self, part: CompiledPart, kind: str, what: str) -> None:
         if part.kind not in (kind, _ANY):
@@ -447,34 +420,23 @@ def _negated(test: Test) -> Test:
     return negated
 
 
-def _both(tests: list[Test]) -> Test:
-    """Return a test that is false if one test is false, else unknown if one is unknown. A non-boolean is unknown."""
+def _joined(tests: list[Test], *, decides: bool) -> Test:
+    """Return a test that has the value that `decides` if one test has it, else is unknown if one is unknown.
 
-    def both(headers: Headers, facts: Facts | None) -> bool | None:
-        known: bool | None = True
+    A value that is no boolean is unknown.
+    """
+
+    def joined(headers: Headers, facts: Facts | None) -> bool | None:
+        known: bool | None = not decides
         for test in tests:
             value = test(headers, facts)
-            if value is False:
-                return False
-            if value is not True:
+            if value is decides:
+                return decides
+            if value is not (not decides):
                 known = None
         return known
 
-    return both
-
-
-def _either(tests: list[Test]) -> Test:
-    def either(headers: Headers, facts: Facts | None) -> bool | None:
-        known: bool | None = False
-        for test in tests:
-            value = test(headers, facts)
-            if value is True:
-                return True
-            if value is not False:
-                known = None
-        return known
-
-    return either
+    return joined
 
 
 def _is_equal(name: str, literal: Scalar) -> Test:

@@ -395,9 +395,7 @@ class Subscriptions(Named, ByPosition[V]):
         check_limit(limit, "items to look at", least=0, optional=True)
         begin = self._layout.begin if after is None else self._layout.item_key(after) + b"\x00"
         end = self._layout.end if before is None else self._layout.item_key(before)
-        wants = None
-        if selector is not None:
-            wants = ItemTest(self._layout, Selector(selector) if isinstance(selector, str) else selector)
+        wants = None if selector is None else ItemTest(self._layout, selector)
 
         def look(row: KeyValue) -> Item[V] | Steps[Item[V] | None] | None:
             # This opens only accepted items. So only a browser without a selector reports an unreadable item.

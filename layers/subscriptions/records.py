@@ -11,6 +11,7 @@ import msgspec
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Value
 from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Transaction, fdb_tuple, rows, started, value_of, within
+from fdbqueue.stored.items import kept_size_of
 
 # The stored records of subscriptions.
 
@@ -172,6 +173,12 @@ class Credit(Shown):
 
     items: int | None
     size_bytes: int | None
+
+    def less(self, stored: bytes) -> Credit | None:
+        """Return what is left after this item; None if the item exceeds it."""
+        items = None if self.items is None else self.items - 1
+        size_bytes = None if self.size_bytes is None else self.size_bytes - kept_size_of(stored)
+        return None if min(items or 0, size_bytes or 0) < 0 else Credit(items, size_bytes)
 
 
 NO_LIMIT = Credit(None, None)

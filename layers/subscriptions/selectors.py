@@ -112,8 +112,10 @@ class ItemTest:
 
     __slots__ = ("_accepts", "_facts")
 
-    def __init__(self, layout: Layout, selector: Selector | Selects) -> None:
+    def __init__(self, layout: Layout, selector: str | Selector | Selects) -> None:
         self._facts = Facts(layout)
+        if isinstance(selector, str):
+            selector = Selector(selector)
         self._accepts: Callable[[Headers, Facts | None], object]
         if isinstance(selector, Selector):
             self._accepts = _compiled(selector.text)
@@ -138,7 +140,7 @@ class ItemTest:
 
 def wanted_by(layout: Layout, registration: SubscriptionRecord) -> ItemTest | None:
     """Return the test of a registration's condition; None: it has none, or a function that only its consumers know."""
-    return ItemTest(layout, Selector.of_stored(registration.selector)) if registration.selector else None
+    return ItemTest(layout, registration.selector) if registration.selector else None
 
 
 @lru_cache(maxsize=4_096)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Generic, cast
+from typing import Generic, cast
 
 from msgspec.structs import replace
 
@@ -90,7 +90,7 @@ class Subscription(Named, Generic[V]):
         self._waiting: dict[int, KeptBeside[Awaiting]] = {}
         """The waiting calls of each process in each database. A forked process starts with none."""
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_waiting": {}}  # a copy has other leases; its calls share nothing with these
 
     def __repr__(self) -> str:

@@ -10,8 +10,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
-from fdbqueue.engine.keys import stamped
 from fdbqueue.lowlevel import (
+    Future,
     KeyValue,
     Layout,
     Notes,
@@ -30,11 +30,10 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.moves.taking import ItemRow, Takes, taken_at_once
-from fdbqueue.stored.items import kept_size_of
 from fdbqueue.writes.appending import append_item
 
 from ..leases import LeaseHandle, Leases
-from ..staged.requests import GRANT_SECONDS, Request, Requests, Wish, wished
+from ..staged.requests import GRANT_SECONDS, Request, Requests, Wish
 from .head import Accepts, Habit, SubscriptionHead
 from .records import (
     DISPATCHER,
@@ -83,12 +82,9 @@ class ConsumerWant:
 
     def takes(self, row: KeyValue) -> bool:
         """Return whether a waiter woken for an item will take it; if so, use credit for it."""
-        items, size_bytes = self.left.items, self.left.size_bytes
-        size = kept_size_of(row.value)
-        if not self.is_known or items == 0 or (size_bytes is not None and size_bytes < size):
-            return False
-        self.left = Credit(None if items is None else items - 1, None if size_bytes is None else size_bytes - size)
-        return True
+        left = self.left.less(row.value) if self.is_known else None
+        self.left = left or self.left
+        return left is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,22 +106,17 @@ class Waiters(Requests):
     __slots__ = ()
 
     def __init__(self, layout: Layout) -> None:
-        super().__init__(layout)
-        self._begin, self._end = stamped(layout.waiting.key())
-
-    def wish(self, tr: Transaction, client: bytes, name: str, now_us: int, *, calls: int = 1) -> Wish:
-        """Return the request value of calls that wait for items of a subscription."""
-        return wished(tr, client, calls, now_us=now_us, consumer=name)
+        super().__init__(layout, "waiting")
 
     def deliver(self, tr: Transaction, request: Request, lease: LeaseHandle, *, now_us: int) -> None:
         """Grant a lease to one of the calls that share a request. It conflicts if the request changes meanwhile."""
         wish = request.wish
         if wish.wanted == 1:
-            self.fulfill(tr, request, [lease], now_us=now_us)
+            self.fulfill(tr, request, [lease], now_us=now_us, given=1)
             return
         tr.add_read_conflict_key(request.key)
         self.put(tr, request.key, _without_first(wish, 1))
-        self._grant(tr, wish, [lease], now_us=now_us)
+        self.grant(tr, wish, [lease], now_us=now_us)
 
     async def read_own(self, tr: Transaction, request: Request) -> tuple[list[tuple[bytes, bytes]], Request | None]:
         """Read the grants to the calls of a request, each with its client, in order; and the request as it is now.
@@ -142,7 +133,7 @@ class Waiters(Requests):
         """Return a request as its calls know it after the grant to a client: with the later grants only."""
         return Request(request.key, _without_first(request.wish, _number(client) - _number(request.wish.client) + 1))
 
-    def register(self, tr: Transaction, wish: Wish) -> Any:
+    def register(self, tr: Transaction, wish: Wish) -> Future[bytes]:
         """Do what `Requests.register` does; a concurrent `wake` of this subscription conflicts."""
         tr.add_write_conflict_key(self._joining(wish.consumer))
         return super().register(tr, wish)
@@ -199,7 +190,7 @@ class Waiters(Requests):
 
         The read is a snapshot read: a waiter that leaves at the same time changes its key, which wakes its watcher.
         """
-        found = await rows(tr.snapshot, self._begin, key, limit=1, reverse=True)
+        found = await rows(tr.snapshot, self.begin, key, limit=1, reverse=True)
         return Request(found[0].key, self.wish_in(found[0].key, found[0].value)) if found else None
 
     async def dispatch(self, tr: Transaction, now_us: int, habit: Habit) -> tuple[bool, bool, list[bytes]]:
@@ -458,8 +449,7 @@ class ImmediateDelivery:
             return False  # the next call that takes items removes it
         if registration.suspended or await is_paused(tr, layout):
             return False  # a waiter may have registered within a second after the pause
-        left = await credit_left(tr, layout, name, registration)
-        if left.items == 0 or (left.size_bytes is not None and left.size_bytes < kept_size_of(new.stored)):
+        if (await credit_left(tr, layout, name, registration)).less(new.stored) is None:
             return False
         first = await head.first(tr, limit=1)
         if head.more or (first and layout.available.packed(first[0].key) < new.packed):

@@ -16,6 +16,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
@@ -112,7 +113,7 @@ def pushed(db: Any, consumer: Callable[[Leases], Any]) -> Sample:
     line = Waiters(leases.layout)
     tr = db.create_transaction()
     for stand in range(PUSHED):
-        wish = line.wish(tr, os.urandom(8), one.name, leases.now_us() + int(1e9))
+        wish = wished(tr, os.urandom(8), 1, now_us=leases.now_us() + int(1e9), consumer=one.name)
         line.put(tr, line.key(stand.to_bytes(10, "big")), wish)
     tr.commit().wait()
 

@@ -2063,7 +2063,7 @@ MUTANTS = (
     ),
     Mutant(
         "a copy of a cancelled group's member is fetched",
-        "layers/smart/copies.py",
+        "layers/smart/_resend.py",
         (('if verdict.fate != "take":', 'if verdict.fate == "expired":'),),
         tests=("tests/layers/together/test_taking.py::test_copies_of_a_cancelled_groups_members_are_not_fetched",),
     ),

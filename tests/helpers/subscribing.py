@@ -9,6 +9,7 @@ from typing import Any
 from fdbqueue import Position
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions.waiters import Waiters
 
@@ -27,14 +28,13 @@ def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: st
     """Let calls of a subscription's consumer wait, which then is heard of no more."""
     line = Waiters(subscriptions.leases.layout)
     tr = db.create_transaction()
-    line.register(tr, line.wish(tr, client, name, subscriptions.leases.now_us(), calls=calls))
+    line.register(tr, wished(tr, client, calls, now_us=subscriptions.leases.now_us(), consumer=name))
     tr.commit().wait()
 
 
 def life_of(subscriptions: Subscriptions, db: Any) -> float:
     """Return how many seconds a call that waits is remembered, if it is heard of no more."""
-    line = Waiters(subscriptions.leases.layout)
-    return line.wish(db.create_transaction(), b"client", "name", 0).lives_seconds
+    return wished(db.create_transaction(), b"client", 1, now_us=0, consumer="name").lives_seconds
 
 
 def requests_of(subscriptions: Subscriptions, db: Any) -> list[tuple[str, int]]:

@@ -500,12 +500,12 @@ def test_the_wrong_arguments_of_groups_are_named(db: Any, leases: Leases, groups
         with pytest.raises(TypeError, match="Groups takes Leases, as in"):
             Groups(wrong)
     for wrong in (None, 7, b"x", leases):
-        with pytest.raises(TypeError, match="A group is named by a text"):
+        with pytest.raises(TypeError, match="A group is named by a str"):
             groups.open(db, wrong)
-        with pytest.raises(TypeError, match="A group is named by a text"):
+        with pytest.raises(TypeError, match="A group is named by a str"):
             groups.enqueue(db, "x", group=wrong)
     for wrong in ("", "x" * 101, "é" * 51):
-        with pytest.raises(ValueError, match="A group's name has 1 to 100 bytes"):
+        with pytest.raises(ValueError, match="The name of a group has 1 to 100 bytes"):
             groups.open(db, wrong)
     with pytest.raises(TypeError, match="`then` is a FollowUp"):
         groups.open(db, "import", then=leases)  # type: ignore[arg-type]

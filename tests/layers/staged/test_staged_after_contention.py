@@ -94,7 +94,7 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     assert lease.value == "a"
     staged.ack(faulty, lease)
     [coordinator] = staged._state().coordinators.of(faulty).values()
-    coordinator.registrar.swept = True
+    coordinator.own_requests.swept = True
     coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers
     failing.append(("before", 1021))
     assert value(staged.lease(faulty, timeout=20)) == "b"

@@ -195,7 +195,8 @@ def serve_first(db: Any, queue: Queue, leases: Leases, *, wanted: int = 1, in_tu
     tr = db.create_transaction()
     duty_cycle = Allotment(wanted, 60_000_000, "somebody")
     assert run(server.take_own(tr, server.look(tr, limit=wanted), [duty_cycle], offset=0))
-    Requests(queue.layout).fulfill(tr, request, duty_cycle.handles, now_us=leases.now_us(), in_turn=in_turn)
+    given, now_us = len(duty_cycle.handles), leases.now_us()
+    Requests(queue.layout).fulfill(tr, request, duty_cycle.handles, now_us=now_us, given=given, in_turn=in_turn)
     tr.commit().wait()
     return duty_cycle.handles[0]
 

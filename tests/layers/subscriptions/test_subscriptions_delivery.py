@@ -12,6 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions.head import Habit
@@ -187,7 +188,7 @@ def test_an_uncollected_delivery_returns_to_its_place(db: Any, space: Subspace) 
     everything = subscriptions.subscribe(db, "all")
     line = Waiters(leases.layout)
     tr = db.create_transaction()
-    line.register(tr, line.wish(tr, b"dead", "all", leases.now_us()))
+    line.register(tr, wished(tr, b"dead", 1, now_us=leases.now_us(), consumer="all"))
     tr.commit().wait()
     everything.grant(db, items=1)
     delivery = subscriptions.enqueue(db, "pushed", immediate=True)

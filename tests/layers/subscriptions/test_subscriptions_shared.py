@@ -18,6 +18,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
@@ -186,7 +187,7 @@ def test_an_older_version_that_removes_the_request_with_its_delivery_wakes_the_c
     db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def deliver(self: Waiters, tr: Any, request: Any, lease: Any, *, now_us: int) -> None:
-        self.fulfill(tr, request, [lease], now_us=now_us)
+        self.fulfill(tr, request, [lease], now_us=now_us, given=1)
 
     async def session() -> None:
         tasks = await many_wait(subscriptions, db, subscriptions.subscribe(db, "all"), 3)
@@ -433,7 +434,9 @@ def test_a_delivery_to_one_of_several_calls_conflicts_with_a_change_of_their_req
     if change == "removed":
         line.remove(changing, request.key)
     else:
-        line.put(changing, request.key, line.wish(changing, b"client", "all", subscriptions.leases.now_us(), calls=5))
+        line.put(
+            changing, request.key, wished(changing, b"client", 5, now_us=subscriptions.leases.now_us(), consumer="all")
+        )
     assert not conflicts(changing)
     assert conflicts(pushing)
     assert requests_of(subscriptions, db) == ([] if change == "removed" else [("all", 5)])

@@ -17,7 +17,7 @@ from fdbqueue.engine.steps import run, value_of
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged.requests import REQUEST_SECONDS
+from fdbqueue.layers.staged.requests import REQUEST_SECONDS, wished
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.layers.subscriptions.waiters import Waiters
@@ -171,7 +171,7 @@ def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscr
             await asyncio.sleep(0.3)
         [front, _] = run(line.first(db.create_transaction(), limit=0))
         tr = db.create_transaction()
-        line.put(tr, front.key, line.wish(tr, b"in front", "all", leases.now_us() + 1_000_000))
+        line.put(tr, front.key, wished(tr, b"in front", 1, now_us=leases.now_us() + 1_000_000, consumer="all"))
         tr.commit().wait()
         await asyncio.sleep(0.3)
         assert looks == quiet
