@@ -176,6 +176,10 @@ class RecentLeases:
 # which no other process puts back.
 
 
+class Unforeseen(Exception):
+    """Ends a transaction whose prediction was wrong."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """The first items of a queue; the first `taken` ones are gone."""

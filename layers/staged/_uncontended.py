@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from fdbqueue.lowlevel import KeyValue, Layout, Transaction
 
 from ..leases.taking import HeadRead
-from ._recent import RECENT_SECONDS, Prefetch
+from ._recent import RECENT_SECONDS, Prefetch, Unforeseen
 from .delivery import HeadDelivery
-from .grants import Attempt, Unforeseen
+
+if TYPE_CHECKING:
+    from .grants import Attempt
 
 ROWS_AT_MOST = 32
 BYTES_AT_MOST = 50_000

@@ -82,10 +82,6 @@ class Contended(Exception):
     """Ends a direct transaction that conflicted."""
 
 
-class Unforeseen(Exception):
-    """Ends a transaction whose prediction was wrong."""
-
-
 @dataclass(slots=True, repr=False)
 class ContentionStats(Shown):
     """Counts of what calls met at the head."""
