@@ -43,8 +43,7 @@ from ..leases.lease import not_negative
 # A weighted head: every level gets turns, so that none starves.
 #
 # Each transaction that takes items has a turn. It begins with the turn's level, and continues by rank if that level
-# has
-# too few items. Each process has its own wheel of turns. A round of the wheel has as many turns as the sum of the
+# has too few items. Each process has its own wheel of turns. A round of the wheel has as many turns as the sum of the
 # weights. In it each level has exactly its weight in turns, spread evenly. A conflict uses up the attempt's turn.
 
 MAX_WEIGHTS = 10_000

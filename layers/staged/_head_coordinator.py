@@ -23,8 +23,7 @@ from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, NothingWritten, Served
 from ._head_state import Event, HeadPlace, Hints, StallDetector, State
-from ._recent import OwnVersion, RecentLeases, RecentVersion, Unforeseen
-from ._uncontended import Uncontended
+from ._recent import OwnVersion, RecentLeases, RecentVersion, Uncontended, Unforeseen
 from .delivery import HeadDelivery
 from .grants import Attempt, Caller, Contended, ContentionStats, OwnRequests, Want, allotment_of, wanted_by
 from .requests import Request

@@ -44,14 +44,11 @@ from ..leases.transitions import uncounted
 
 # Grants: leases that one process took for another one, which waits for items.
 #
-# A grant's key names the leases. The client, the process that waits, takes them and removes the key. It may remove
-# the
-# key later, with its next commit, if the engine keeps marks: it sets a mark instead, before it hands out the
-# leases. The
-# timer of the grant says until when it must have taken them. A transaction that fires due timers puts leases back
-# whose
-# grant is still there and not marked, each in its own place. Their attempts do not count. It also asks all waiting
-# processes again: some of them may have ended, too. (docs/adr/0122)
+# A grant's key names the leases. The client, the process that waits, takes them and removes the key. It may remove the
+# key later, with its next commit, if the engine keeps marks: it sets a mark instead, before it hands out the leases.
+# The timer of the grant says until when it must have taken them. A transaction that fires due timers puts leases back
+# whose grant is still there and not marked, each in its own place. Their attempts do not count. It also asks all
+# waiting processes again: some of them may have ended, too. (docs/adr/0122)
 
 TAKE_SECONDS = 0.75
 """A client takes a grant within so many seconds."""

@@ -51,11 +51,11 @@ from .selectors import wanted_by
 #
 # The waiting calls of one process and subscription share a request, which says how many they are. They register it in
 # commit order, and one of them watches its key. The first waiter watches the counters that every arrival changes. It
-# looks at the arrived items for all waiters. For each item it removes the request of the first waiter that wants it. So
-# one enqueue wakes three waiters, however many wait: the first one, the one that wants the item, and the one that
+# looks at the arrived items for all waiters. For each item it removes the request of the first waiter that wants it.
+# So one enqueue wakes three waiters, however many wait: the first one, the one that wants the item, and the one that
 # watched that request. The first waiter also wakes earlier waiters that may not take the item: those whose selector is
-# a function, and those whose subscription has no credit for it. The progress of the first waiter is stored in a pointer
-# like a subscription's. A subscription that ends, or changes, wakes its own waiters.
+# a function, and those whose subscription has no credit for it. The progress of the first waiter is stored in a
+# pointer like a subscription's. A subscription that ends, or changes, wakes its own waiters.
 
 DISPATCH_LIMIT = 100
 """How many items one transaction dispatches."""
