@@ -22,10 +22,23 @@ from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transact
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head, Leases
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, NothingWritten, Served
-from ._head_state import Event, HeadPlace, Hints, StallDetector, State
 from ._recent import OwnVersion, RecentLeases, RecentVersion, Uncontended, Unforeseen
 from .delivery import HeadDelivery
-from .grants import Attempt, Caller, Contended, ContentionStats, OwnRequests, Want, allotment_of, wanted_by
+from .grants import (
+    Attempt,
+    Caller,
+    Contended,
+    ContentionStats,
+    Event,
+    HeadPlace,
+    Hints,
+    OwnRequests,
+    StallDetector,
+    State,
+    Want,
+    allotment_of,
+    wanted_by,
+)
 from .requests import Request
 
 REQUESTS_AT_ONCE = 100
@@ -41,7 +54,7 @@ AFTERMATH_SECONDS = 0.1
 class HeadCoordinator(Batcher[Want, list[Got]]):
     """Serves the calls of one process for items of one queue in one database, for one duration of leases.
 
-    The state of the process decides what its next transaction does (`_head_state.py`).
+    The state of the process decides what its next transaction does (`grants.py`).
 
     Args:
         leases: the leases of the queue.

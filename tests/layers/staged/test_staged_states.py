@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._head_state import NEXT, Event, HeadPlace, State
+from fdbqueue.layers.staged.grants import NEXT, Event, HeadPlace, State
 from fdbqueue.layers.staged.requests import Request, Wish
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase

@@ -11,7 +11,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.layers.staged._head_state import MOST_LOST_TURNS
+from fdbqueue.layers.staged.grants import MOST_LOST_TURNS
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import has_requests, left_behind, register, value, wait_until
