@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from fdbqueue.engine.keys import behind
-from fdbqueue.lowlevel import Layout, Standing, Transaction, rows, value_of
+from fdbqueue.lowlevel import Layout, Notes, Standing, Transaction, rows, value_of
 from fdbqueue.moves.ends import begin_sweep, group_keys, group_record
 from fdbqueue.stored.places import InQueue, claimed_places
 from fdbqueue.stored.shapes import Due
@@ -132,3 +132,12 @@ async def _forget_group(firing: Firing, timer: Timer, reads: Reads) -> None:
 
 KINDS = {Due.SWEEP: TimerKind(_fire_sweep), Due.HOLD: TimerKind(_fire_hold), Due.GROUP: TimerKind(_forget_group)}
 """The kinds of timers of this layer; the place of such a timer has the group's name."""
+
+
+# What the end of a group's member sets off. `fdbqueue.moves.ends` calls it.
+
+
+def end_membership(tr: Transaction, layout: Layout, packed: bytes, notes: Notes, how: str, **told: object) -> None:
+    """Note that a member is not open any more. The transaction settles its group afterwards."""
+    if notes.group and how != "purged":  # a purged member ended when it died
+        tr.clear(group_keys(layout, notes.group).members + packed)
