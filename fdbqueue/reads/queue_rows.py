@@ -109,7 +109,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     staged="fdbqueue.layers.staged.requests:CHECK_PART",
     subscriptions="fdbqueue.layers.subscriptions.head:CHECK_PART",
     streams="fdbqueue.layers.streams.records:CHECK_PART",
-    smart="fdbqueue.layers.smart.check:CHECK_PART",
+    smart="fdbqueue.layers.smart.smart:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
     schedules="fdbqueue.layers.schedules.schedules:CHECK_PART",
 )

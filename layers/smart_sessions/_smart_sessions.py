@@ -36,11 +36,10 @@ from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Messages, Outcome
 from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, enqueue_terms, remedy
 from ..smart.capacity import Capacity, Going, check_waiting, until_room
-from ..smart.check import IndexCheck
 from ..smart.check_runner import CheckRunner, CheckTerms, Incoming
 from ..smart.copies import Copies
 from ..smart.scanning import FoundItem, Scan, SmartIndex
-from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS
+from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS, IndexCheck
 from ..smart.types import Message
 
 # The transaction of a smart enqueue into a session: as that of a smart queue, and the line stays right.

@@ -14,7 +14,7 @@ from fdbqueue.cli import errors
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.smart.check import MESSAGES
+from fdbqueue.layers.smart.smart import MESSAGES
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.verbs.checking import JOBS
 from tests.cli.conftest import Run, beside
