@@ -38,13 +38,13 @@ from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import append_item
 
+from ..leases import Leases
 from ..leases.lease import positive, visible_at
 from ..leases.transitions import Transitions
 from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming
 from .copies import Copies, recipient_parts
 from .scanning import (
-    Bounds,
     FoundItem,
     Scan,
     SmartIndex,
@@ -119,27 +119,20 @@ class Admitting:
     """Decides about the incoming items of one queue, and enqueues them.
 
     Args:
-        bounds: how many queued items, and bytes, an incoming item may be compared with.
+        queue: the queue.
+        leases: the leases whose clock and timers count.
+        check_runner: asks the queued items. Its terms say how many an incoming item may be compared with.
     """
 
-    def __init__(
-        self,
-        queue: Queue,
-        index: SmartIndex,
-        check_runner: CheckRunner,
-        capacity: Capacity,
-        copies: Copies,
-        bounds: Bounds,
-    ) -> None:
+    def __init__(self, queue: Queue, leases: Leases, check_runner: CheckRunner) -> None:
         self._queue = queue
         self._layout: Layout = queue.layout
         self._home: Layout = queue.layout
         """Where the outcomes and the blobs of the items are kept."""
-        self._index = index
-        self._check_runner = check_runner
-        self._capacity = capacity
-        self._copies = copies
-        self._bounds = bounds
+        self.check_runner = check_runner
+        self.index = SmartIndex(queue.layout)
+        self.capacity = Capacity(queue, leases, self.index, check_runner.terms.limit)
+        self._copies = Copies(queue.layout)
 
     async def admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms, now_us: int) -> Outcome:
         """Compare an incoming item with the items that its type sees, and do what they decide.
@@ -150,7 +143,7 @@ class Admitting:
         stored = envelope(new.payload, terms.headers)
         next_index = started(self._next_index(tr))
         scan = self._scan(tr, new)
-        asked_for_last = started(last_of(tr, self._layout)) if self._check_runner.wants_last else None
+        asked_for_last = started(last_of(tr, self._layout)) if self.check_runner.wants_last else None
         asked_for_numbers = started(self._copies.all_numbers(tr))
         await check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
         going = Going()
@@ -164,7 +157,7 @@ class Admitting:
         has_room = wanted = decision not in _LEAVING_OUT
         if wanted:
             entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
-            has_room = await self._capacity.make(tr, new, going, now_us)
+            has_room = await self.capacity.make(tr, new, going, now_us)
             if not has_room:
                 going.spare()
                 entering = None
@@ -217,7 +210,7 @@ class Admitting:
         return self._queue.rank(message, headers)
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:
-        return Scan(tr, self._queue, self._index.spans(new.type, new.key), self._bounds, remedy(new.type))
+        return Scan(tr, self._queue, self.index, new.type, new.key, self.check_runner.terms.bounds)
 
     def _moves(self, tr: Transaction, now_us: int) -> Transitions:
         return Transitions(tr, self._layout, now_us)
@@ -235,7 +228,7 @@ class Admitting:
         try:
             while True:
                 window = await scan.next_window()
-                answers = self._check_runner.window(new, window, now_us, None if last is None else last.packed)
+                answers = self.check_runner.window(new, window, now_us, None if last is None else last.packed)
                 if last is not None:
                     depend_on_last(tr, self._layout, last, answers.told_last)
                 going.expire(found.standing for found in answers.expired)
@@ -252,7 +245,7 @@ class Admitting:
         return answers, asked
 
     def _notes(self, new: Incoming, terms: EnqueueTerms, now_us: int, numbers: list[int]) -> Notes:
-        beside = (self._index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
+        beside = (self.index.part(new.type.name, new.key), *self._told(new, now_us, numbers))
         _check_size(new.type, beside)
         return Notes(
             enqueued_at_us=now_us,
@@ -281,7 +274,7 @@ class Admitting:
         """Return the new message of an item, with the results of its type's functions."""
         message = self._queue.codec.decode(payload)
         whose = f"what the item {self._position(by)} was to become; nothing was written"
-        return Incoming(message, own, self._check_runner.functions.of(own, message, now_us, whose=whose), payload)
+        return Incoming(message, own, self.check_runner.functions.of(own, message, now_us, whose=whose), payload)
 
     def _rewritten(
         self, by: FoundItem, replacement: Incoming, terms: EnqueueTerms | None, now_us: int, numbers: list[int]
@@ -363,20 +356,6 @@ def _check_size(own: MessageType, beside: tuple[bytes, ...]) -> None:
             f"The key of the new {own.name!r} and its other dependent keys have {size_bytes:,} bytes,"
             f" over the limit of {DEPENDENT_NAMES_BYTES:,}. Use a shorter key, such as a hash of it."
         )
-
-
-def remedy(own: MessageType) -> str:
-    """Return a sentence that says which index would reduce the reads of an incoming item."""
-    if own.sees.same_key:
-        return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."
-    if own.key is not None:
-        return f"The index of keys would help: let the type {own.name!r} see OWN_KEY, or keyed(...) types."
-    if own.sees.all:
-        return (
-            f"An index would help: let the type {own.name!r} see OWN_TYPE or types(...), or give it a key and let it"
-            " see OWN_KEY."
-        )
-    return f"The index of keys would help: give the type {own.name!r} a key, and let it see OWN_KEY."
 
 
 # Enqueues many messages in few transactions, each exactly once; each is also compared with those before it.
@@ -502,12 +481,8 @@ class SmartEditing(Editing):
     own check replaces its message.
     """
 
-    def __init__(
-        self, queue: Queue, now_us: Callable[[], int], index: SmartIndex, checks: CheckRunner, admitting: Admitting
-    ) -> None:
+    def __init__(self, queue: Queue, now_us: Callable[[], int], admitting: Admitting) -> None:
         super().__init__(queue, now_us)
-        self._index = index
-        self._checks = checks
         self._admitting = admitting
 
     async def revalued(
@@ -520,8 +495,8 @@ class SmartEditing(Editing):
                 at fault.
             ValueError: it has another type or key than the item.
         """
-        new = self._checks.incoming(change.value, now_us)
-        if self._index.part(new.type.name, new.key) not in opened.notes.beside:
+        new = self._admitting.check_runner.incoming(change.value, now_us)
+        if self._admitting.index.part(new.type.name, new.key) not in opened.notes.beside:
             raise ValueError(
                 f"The item {self._position(one.packed).text} of {self.queue!r} is not a {new.type.name!r} with the key"
                 f" {new.key!r}. An update keeps type and key. Nothing was written. Cancel the item, and enqueue the new"

@@ -82,14 +82,15 @@ class Capacity:
     """The limits of one queue.
 
     Args:
-        leases: the leases of the queue, for their clock. `wait` fires their timers.
+        queue: the queue.
+        leases: its leases, for their clock. `wait` fires their timers.
+        index: its index.
         limit: the limit of all its items.
-        queue: the queue; None: that of the leases.
     """
 
-    def __init__(self, leases: Leases, index: SmartIndex, limit: Limit | None, queue: Queue | None = None) -> None:
+    def __init__(self, queue: Queue, leases: Leases, index: SmartIndex, limit: Limit | None) -> None:
         self._leases = leases
-        self._queue: Queue = queue or leases.queue
+        self._queue = queue
         self._layout = self._queue.layout
         self._index = index
         self._limit = limit

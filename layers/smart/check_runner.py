@@ -112,6 +112,7 @@ class CheckRunner:
         self._queue = queue
         self._layout: Layout = queue.layout
         self._messages = messages
+        self.terms = terms
         self._seconds, self._debug = terms.check_seconds, terms.debug
         self._encode, self._decode = messages.encode_as, messages.decode_typed
         self.functions = Functions(messages.types.values(), self._seconds)

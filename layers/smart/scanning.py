@@ -201,17 +201,19 @@ class Scan:
     """Scans the queue for one incoming item: `next_window` returns the found items, `decided` ends the scan.
 
     Args:
-        spans: the index entries that it must see; None: all items.
-        remedy: advice for the error that it must see too many items.
+        seer: the type of the incoming item, which says what it must see.
+        key: its relation key.
     """
 
-    def __init__(self, tr: Transaction, queue: Queue, spans: list[Entries] | None, bounds: Bounds, remedy: str) -> None:
+    def __init__(
+        self, tr: Transaction, queue: Queue, index: SmartIndex, seer: MessageType, key: Key, bounds: Bounds
+    ) -> None:
         self._tr = tr
         self._queue = queue
         self._layout = queue.layout
-        self._spans = spans
+        self._seer = seer
+        self._spans = spans = index.spans(seer, key)
         self._bounds = bounds
-        self._remedy = remedy
         self._met: list[FoundItem] = []
         self._entries: list[bytes] = []
         self._at = 0
@@ -324,8 +326,22 @@ class Scan:
             self.decided(None)
             raise ScanTooLarge(
                 f"The newcomer to {self._queue!r} has to be compared with more than {self._bounds.items:,} items or"
-                f" {self._bounds.size_bytes:,} bytes, which is too much for one transaction. {self._remedy}"
+                f" {self._bounds.size_bytes:,} bytes, which is too much for one transaction. {_remedy(self._seer)}"
             )
+
+
+def _remedy(own: MessageType) -> str:
+    """Return a sentence that says which index would reduce the reads of an incoming item."""
+    if own.sees.same_key:
+        return f"All of them share its key: give the type {own.name!r} a finer key, or a key_limit."
+    if own.key is not None:
+        return f"The index of keys would help: let the type {own.name!r} see OWN_KEY, or keyed(...) types."
+    if own.sees.all:
+        return (
+            f"An index would help: let the type {own.name!r} see OWN_TYPE or types(...), or give it a key and let it"
+            " see OWN_KEY."
+        )
+    return f"The index of keys would help: give the type {own.name!r} a key, and let it see OWN_KEY."
 
 
 async def last_of(tr: Transaction, layout: Layout) -> Standing | None:

@@ -43,7 +43,7 @@ from ..leases.done import sessions_of
 from ..leases.reports import check_leases
 from ._resend import Resend
 from .admitting import Admitting, EnqueueTerms, SmartBatches, SmartEditing, enqueue_terms
-from .capacity import Capacity, check_waiting, until_room
+from .capacity import check_waiting, until_room
 from .check_runner import CheckRunner, CheckTerms, Incoming
 from .copies import Copies, said
 from .messages import NEW, Functions, Messages, failed
@@ -284,24 +284,15 @@ class SmartQueue(Named, TakenFromFront):
         if not isinstance(self.queue.codec, Messages):
             raise TypeError(f"A smart queue's codec is a Messages, not {self.queue.codec.name!r}: Queue(…, codec=…).")
         self.messages = self.queue.codec
-        self._terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
+        terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
         self.resend = Resend(self.leases)
         """The recipients that fetch copies and confirm them."""
-        self._index = SmartIndex(self.queue.layout)
-        self._capacity = Capacity(self.leases, self._index, limit)
-        self._check_runner = CheckRunner(self.queue, self.messages, self._terms)
-        self._admitting = Admitting(
-            self.queue,
-            self._index,
-            self._check_runner,
-            self._capacity,
-            Copies(self.queue.layout),
-            self._terms.bounds,
-        )
+        self._check_runner = CheckRunner(self.queue, self.messages, terms)
+        self._admitting = Admitting(self.queue, self.leases, self._check_runner)
         self.queue.layout.known.made.is_smart = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(SmartQueue, **asdict(self._terms)), (self.leases,)
+        return partial(SmartQueue, **asdict(self._check_runner.terms)), (self.leases,)
 
     def __repr__(self) -> str:
         return f"SmartQueue({self.queue.layout.describe()}, {self.messages!r})"
@@ -392,7 +383,7 @@ class SmartQueue(Named, TakenFromFront):
         """
         items = await self.leases.stats.steps(tr)
         body = partial(
-            read_smart_stats, layout=self.queue.layout, index=self._index, messages=self.messages, items=items
+            read_smart_stats, layout=self.queue.layout, index=self._admitting.index, messages=self.messages, items=items
         )
         return await self.queue.read(tr, body)
 
@@ -409,7 +400,7 @@ class SmartQueue(Named, TakenFromFront):
     def editing(self) -> Editing[Message]:
         """Return the changes of items by their positions; for layers."""
         now_us = self.leases.now_us
-        return SmartEditing(self.queue, now_us, self._index, self._check_runner, self._admitting)
+        return SmartEditing(self.queue, now_us, self._admitting)
 
     def _incoming(self, message: Message) -> Incoming:
         return self._check_runner.incoming(message, self.leases.now_us())
@@ -417,7 +408,7 @@ class SmartQueue(Named, TakenFromFront):
     def _enqueue(
         self, tr: Transaction | Database, new: Incoming, terms: EnqueueTerms, timeout: float | None
     ) -> Steps[Outcome]:
-        admit, wait = partial(self._admit, new=new, terms=terms), partial(self._capacity.wait, new=new)
+        admit, wait = partial(self._admit, new=new, terms=terms), partial(self._admitting.capacity.wait, new=new)
         return until_room(self.queue, tr, admit, wait, timeout, "SmartQueue.enqueue")
 
     async def _admit(self, tr: Transaction, new: Incoming, terms: EnqueueTerms) -> Outcome:

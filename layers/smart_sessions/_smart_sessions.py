@@ -34,10 +34,9 @@ from ..sessions.reading.check import check_sessions
 from ..sessions.session.records import SessionName, SessionRecord, pack_name
 from ..sessions.session.session import Session, SessionMoves
 from ..smart import Limit, Messages, Outcome
-from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, enqueue_terms, remedy
+from ..smart.admitting import Admitting, EnqueueTerms, Rewritten, SmartBatches, enqueue_terms
 from ..smart.capacity import Capacity, Going, check_waiting, until_room
 from ..smart.check_runner import CheckRunner, CheckTerms, Incoming
-from ..smart.copies import Copies
 from ..smart.scanning import FoundItem, Scan, SmartIndex
 from ..smart.smart import CHECK_SECONDS, MAX_SCAN_BYTES, MAX_SCAN_ITEMS, IndexCheck
 from ..smart.types import Message
@@ -152,7 +151,7 @@ class SessionAdmitting(Admitting):
     Args:
         entry: the session.
         level: the level of the incoming item.
-        terms: how items are checked, and how many the session may have.
+        check_runner: asks the waiting items.
     """
 
     def __init__(
@@ -163,12 +162,9 @@ class SessionAdmitting(Admitting):
         *,
         level: int,
         check_runner: CheckRunner,
-        terms: CheckTerms,
     ) -> None:
         session, record, self._last_index = entry
-        index = SmartIndex(session.layout)
-        capacity = Capacity(line.leases, index, terms.limit, session.queue)
-        super().__init__(session.queue, index, check_runner, capacity, Copies(session.layout), terms.bounds)
+        super().__init__(session.queue, line.leases, check_runner)
         self._home = session.home
         self._line = line
         self._session = session
@@ -183,7 +179,7 @@ class SessionAdmitting(Admitting):
         outcome = await super().admit(tr, new, terms, now_us)
         met = self._scanned.met if self._scanned is not None else []
         by = None if outcome.by is None else pack(outcome.by)
-        begun = self._capacity.begun
+        begun = self.capacity.begun
         if by is not None or self._changed or (begun and (outcome.full or not begun.isdisjoint(met))):
             self._begun.depend(met)
         if by is not None:
@@ -206,9 +202,10 @@ class SessionAdmitting(Admitting):
         return self._level
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:
-        spans = self._index.spans(new.type, new.key)
         self._scanned = SessionScan(
-            *(tr, self._queue, spans, self._bounds, remedy(new.type)), begun=self._begun, capacity=self._capacity
+            *(tr, self._queue, self.index, new.type, new.key, self.check_runner.terms.bounds),
+            begun=self._begun,
+            capacity=self.capacity,
         )
         return self._scanned
 
@@ -304,17 +301,17 @@ class SmartSessions(Named):
                     " item may have a `ttl`. Or make a SmartQueue of the queue, and let the keys of its types name the"
                     " session: MessageType('bid', Bid, key=lambda bid: (bid.customer, bid.lot), sees=OWN_KEY)."
                 )
-        self._terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
+        terms = CheckTerms(limit, max_items, max_bytes, check_seconds, debug)
         self.sessions: Sessions = sessions
         """The sessions, with all other verbs."""
         self.queue = sessions.queue
         self.leases = sessions.line.leases
         """The leases of whole sessions, for layers."""
         self.messages = messages
-        self._check_runner = CheckRunner(self.queue, messages, self._terms)
+        self._check_runner = CheckRunner(self.queue, messages, terms)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return partial(SmartSessions, **asdict(self._terms)), (self.sessions,)
+        return partial(SmartSessions, **asdict(self._check_runner.terms)), (self.sessions,)
 
     def __repr__(self) -> str:
         return f"SmartSessions({self.queue.layout.describe()}, {self.messages!r})"
@@ -442,17 +439,12 @@ class SmartSessions(Named):
             return 0 if record is None else generation_to_enter(self.queue, name, record)
 
         own = line.session(name, await self.queue.read(db, body)).queue
-        capacity = Capacity(line.leases, SmartIndex(own.layout), self._terms.limit, own)
+        capacity = Capacity(own, line.leases, SmartIndex(own.layout), self._check_runner.terms.limit)
         await capacity.wait(db, new=new, limit=limit, seconds=seconds)
 
     async def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Outcome:
         line, name = self.sessions.line, cast(Addressed, new).name
         entry = started(enter_session(tr, line, self.queue, name, level))
         await enter_sessions(tr, line, self.queue, smart=True)
-        admitting = SessionAdmitting(
-            *(tr, line, await entry),
-            level=level,
-            check_runner=self._check_runner,
-            terms=self._terms,
-        )
+        admitting = SessionAdmitting(tr, line, await entry, level=level, check_runner=self._check_runner)
         return await admitting.admit(tr, new, terms, self.leases.now_us())

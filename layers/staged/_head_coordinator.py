@@ -14,21 +14,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from operator import methodcaller
+from typing import TYPE_CHECKING
 
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, predicates
-from fdbqueue.engine.optional import conflict_since
+from fdbqueue.engine.optional import conflict_since, has_turns
 from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transaction, started, value_of
 
 from ..common.batcher import Alarm, Batcher
-from ..leases import Head, Leases
+from ..leases import Head
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, NothingWritten, Served
-from ._recent import OwnVersion, RecentLeases, RecentVersion, Uncontended, Unforeseen
-from .delivery import HeadDelivery
+from ._recent import OwnVersion, Uncontended, Unforeseen
 from .grants import (
     Attempt,
     Caller,
     Contended,
-    ContentionStats,
     Event,
     HeadPlace,
     Hints,
@@ -40,6 +39,9 @@ from .grants import (
     wanted_by,
 )
 from .requests import Request
+
+if TYPE_CHECKING:
+    from ._staged import ProcessState
 
 REQUESTS_AT_ONCE = 100
 """Most requests that one transaction reads."""
@@ -57,54 +59,37 @@ class HeadCoordinator(Batcher[Want, list[Got]]):
     The state of the process decides what its next transaction does (`grants.py`).
 
     Args:
-        leases: the leases of the queue.
+        process: the process, with what its calls share.
+        db: the database of the calls.
         duration_us: the duration of the leases that the calls want; 0: the calls take items out.
-        consumer: the name of the consumer that takes the leases.
-        contention_stats: counts looks and conflicts.
-        recent_leases: the recent leases of this process, shared with its other calls.
-        version: the version that this process saw last.
-        announce: called with the number of callers that got leases at the same time, and may ack them at once.
-        delivery: takes the items.
-        saves_reads: whether reads have round trips, which are worth saving.
     """
 
-    def __init__(
-        self,
-        leases: Leases,
-        *,
-        duration_us: int,
-        consumer: str,
-        contention_stats: ContentionStats,
-        recent_leases: RecentLeases,
-        version: RecentVersion,
-        announce: Callable[[int], None],
-        delivery: HeadDelivery,
-        saves_reads: bool = True,
-    ) -> None:
+    def __init__(self, process: ProcessState, db: Database, duration_us: int) -> None:
         super().__init__()
-        self._leases = leases
-        self._delivery = delivery
+        self._leases = leases = process.leases
+        self._delivery = delivery = process.delivery(leases)
         self._duration_us = duration_us
-        self._consumer = consumer
-        self._announce = announce
-        self._saves_reads = saves_reads
+        self._consumer = process.consumer
+        self._announce = process.acks.calls.announce
+        # Whether reads have round trips, which are worth saving.
+        self._saves_reads = saves_reads = not has_turns(db)
         self._remembers = duration_us > 0 and delivery.remembers
         self._committed_version: Callable[[Transaction], int] = methodcaller(
             "get_committed_version" if saves_reads else "committed_version"
         )
-        self.own_requests = OwnRequests(leases, delivery, recent_leases, duration_us, consumer)
+        self.own_requests = OwnRequests(leases, delivery, process.recent_leases, duration_us, process.consumer)
         self._requests = self.own_requests.requests
         self._uncontended = Uncontended(delivery, leases.layout, self._requests.begin, may_prefetch=saves_reads)
         self._place = HeadPlace()
         self._hints = Hints()
         self._stall_detector = StallDetector()
         self._adaptive_limit = AdaptiveLimit(ITEMS_AT_ONCE)
-        self._version = version
+        self._version = process.version_of(db)
         self._own_version = OwnVersion()
         self._retried = False
         """Whether the present transaction is not the first attempt."""
-        self._contention_stats = contention_stats
-        self._recent_leases = recent_leases
+        self._contention_stats = process.contention_stats
+        self._recent_leases = process.recent_leases
 
     async def serve(self, leader: Caller) -> Alarm | None:
         try:

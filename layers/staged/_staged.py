@@ -102,7 +102,7 @@ class StagedQueue(Named, ByPosition[V]):
         self.named = "StagedQueue"
         """Whose verbs its warnings name, for layers."""
         self._consumer = consumer
-        self._states: dict[int, _ProcessState] = {}
+        self._states: dict[int, ProcessState] = {}
 
     def __reduce__(self) -> tuple[object, ...]:
         return partial(StagedQueue, consumer=self._consumer), (self.leases,)
@@ -279,12 +279,12 @@ class StagedQueue(Named, ByPosition[V]):
             return None
         return latest
 
-    def _state(self) -> _ProcessState:
+    def _state(self) -> ProcessState:
         pid = os.getpid()  # a forked process starts with a state of its own
         state = self._states.get(pid)
         if state is None:
             consumer = this_consumer(self._consumer)
-            new = _ProcessState(self.leases, consumer, type(self).delivery)
+            new = ProcessState(self.leases, consumer, type(self).delivery)
             state = self._states.setdefault(pid, new)  # atomic: of two threads, one wins
         return state
 
@@ -310,16 +310,16 @@ async def _first_of(coordinator: HeadCoordinator, db: Database) -> Any:
     return got[0].given if got else None
 
 
-class _ProcessState:
+class ProcessState:
     """Serves the calls of one process."""
 
     def __init__(self, leases: Leases, consumer: str, delivery: Callable[[Any], HeadDelivery]) -> None:
-        self._leases = leases
-        self._delivery = delivery
+        self.leases = leases
+        self.delivery = delivery
         self._queue = leases.queue
-        self._consumer = consumer
+        self.consumer = consumer
         self.contention_stats = ContentionStats()
-        self._recent_leases = RecentLeases()
+        self.recent_leases = RecentLeases()
         self._versions = KeptBeside(RecentVersion)
         self.coordinators: KeptBeside[dict[int, HeadCoordinator]] = KeptBeside(dict)
         self.latest: Latest | None = None
@@ -338,17 +338,7 @@ class _ProcessState:
             if len(by_terms) >= MOST_TERMS:
                 for terms in [terms for terms, known in list(by_terms.items()) if not known.calls.is_led()]:
                     by_terms.pop(terms, None)
-            new = HeadCoordinator(
-                self._leases,
-                duration_us=duration_us,
-                consumer=self._consumer,
-                contention_stats=self.contention_stats,
-                recent_leases=self._recent_leases,
-                version=self.version_of(db),
-                announce=self.acks.calls.announce,
-                delivery=self._delivery(self._leases),
-                saves_reads=not has_turns(db),
-            )
+            new = HeadCoordinator(self, db, duration_us)
             coordinator = by_terms.setdefault(duration_us, new)  # atomic: of two threads, one wins
         self.latest = Latest(weakref.ref(db), duration_us, duration_us / 1e6, coordinator)
         return coordinator
@@ -387,17 +377,17 @@ class _ProcessState:
         async def body(tr: Transaction) -> list[Exception | None]:
             last[:] = [tr]
             # This forgets the leases, so that an attempt after a failed one reads them.
-            live = self._recent_leases.take(leases, saves_reads=saves_reads)
-            old_grants[:] = self._recent_leases.clear_grants(tr)
+            live = self.recent_leases.take(leases, saves_reads=saves_reads)
+            old_grants[:] = self.recent_leases.clear_grants(tr)
             if not live:
                 return await self._ack_each(tr, leases)
             conflict_since(tr, live[0].version)
-            self._leases.ack_unchanged(tr, live)
+            self.leases.ack_unchanged(tr, live)
             return [None] * len(leases)
 
         results = await self._queue.transact(db, body, on_retry=self.contention_stats.note)
         if old_grants:
-            self._recent_leases.forget_grants(old_grants)
+            self.recent_leases.forget_grants(old_grants)
         if saves_reads:
             self.version_of(db).note(committed_version(last[0]))
         return results
@@ -406,11 +396,11 @@ class _ProcessState:
         first_of_each = {lease.position: lease for lease in reversed(leases)}
         lost: set[Position] = set()
         try:
-            await self._leases.ack_many.steps(tr, first_of_each.values())
+            await self.leases.ack_many.steps(tr, first_of_each.values())
         except LeaseLost as error:
             lost.update(error.lost)
             good = [lease for lease in first_of_each.values() if lease.position not in lost]
-            await self._leases.ack_many.steps(tr, good)
+            await self.leases.ack_many.steps(tr, good)
         results: list[Exception | None] = []
         for lease in leases:
             if first_of_each[lease.position] is lease and lease.position not in lost:
@@ -422,7 +412,7 @@ class _ProcessState:
     async def _refuse(self, tr: Transaction, lease: LeaseRef) -> Exception | None:
         """Ack one lease alone, so that it has its own error if it is lost. A stale lease may come before a good one."""
         try:
-            await self._leases.ack.steps(tr, lease)
+            await self.leases.ack.steps(tr, lease)
         except LeaseLost as error:
             return error
         return None
