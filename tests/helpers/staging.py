@@ -14,7 +14,6 @@ from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.staged import StagedQueue, _head_coordinator, grants
-from fdbqueue.layers.staged import grants as _grants
 from fdbqueue.layers.staged import requests as _requests
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
@@ -33,7 +32,7 @@ _HURRY = {
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
-        for module in (_requests, grants, _grants, _head_coordinator):
+        for module in (_requests, grants, _head_coordinator):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
 
