@@ -34,6 +34,7 @@ from fdbqueue.layers import (
     Tasks,
     Worker,
 )
+from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from fdbqueue.writes.adaptive_limit import PATIENCE
 from tests.helpers import sessions as of_session
@@ -303,7 +304,7 @@ def of_subscriptions(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iter
     yield red.lease(db, timeout=0.01)
     yield subscriptions.enqueue(db, "nobody", immediate=True)
     tr = sound.create_transaction()
-    line.register(tr, line.wish(tr, b"client", "all", leases.now_us()))
+    line.register(tr, wished(tr, b"client", 1, now_us=leases.now_us(), consumer="all"))
     tr.commit().wait()
     delivery = subscriptions.enqueue(db, "pushed", immediate=True)
     yield delivery and delivery.subscription
@@ -314,7 +315,7 @@ def of_subscriptions(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iter
     mine = subscriptions.subscribe(db, "mine", exclusive=True)
     yield [lease.value for lease in mine.lease_many(db)]
     tr = sound.create_transaction()
-    line.register(tr, line.wish(tr, b"client", "mine", leases.now_us()))
+    line.register(tr, wished(tr, b"client", 1, now_us=leases.now_us(), consumer="mine"))
     tr.commit().wait()
     delivery = subscriptions.enqueue(db, "straight", immediate=True)
     yield delivery and delivery.subscription
