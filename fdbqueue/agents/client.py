@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Generic, TypeAlias, TypeVar
 
 from fdbqueue.agents import words
-from fdbqueue.agents.words import DEFAULT, MAX_ID, MAX_SIZE, MAX_TYPE, check_number, parse, same
+from fdbqueue.agents.words import DEFAULT, MAX_SIZE, Line, check_number, parse
 from fdbqueue.errors import AgentError
 from fdbqueue.lowlevel import value_of, verb
 
@@ -214,17 +214,14 @@ class AgentClient:
             ValueError: the file ends before `size` bytes, or the type or size is none that the protocol has.
         """
         source, size = _source(data, size)
-        to = words.SEND_TO % _type(type)
+        to = words.SEND_TO.said(type)
         talk = self._talk()
         with talk.ending():
-            await talk.connect()
-            await talk.say(words.HI, words.VERSION, to, words.SIZE % size)
-            await talk.expect_greeting()
-            await talk.expect(words.OK, "type")
+            await talk.begin(to, words.SIZE.said(size))
             await talk.expect(words.OK, "size")
             await self._send_data(talk, source, size)
             talk.in_doubt = True
-            await talk.say(words.DOT)
+            await talk.say(words.DOT.said())
             await talk.expect(words.OK, "data")
             await talk.take_leave()
 
@@ -242,33 +239,30 @@ class AgentClient:
         """
         if into is not None:
             _check_file(into, "write", "into is a file that is open for writing bytes")
-        agent = words.AGENT % _type(type)
+        agent = words.AGENT.said(type)
         check_number(max_size, "max_size", MAX_SIZE)
         talk = self._talk()
         with talk.ending():
-            await talk.connect()
-            await talk.say(words.HI, words.VERSION, agent, words.RECEIVE)
-            await talk.expect_greeting()
-            await talk.expect(words.OK, "type")
+            await talk.begin(agent, words.RECEIVE.said())
             if not await talk.expect_or_bye(words.OK, "receive"):
                 return None
             line = await talk.line("offer")
-            offer = words.numbers(line, words.OFFER, MAX_SIZE, MAX_ID)
+            offer = words.OFFER.numbers(line)
             if offer is None:
                 raise talk.failed("offer", line)
             size, id = offer
             if size > max_size:
-                await talk.say(words.BYE)
+                await talk.say(words.BYE.said())
                 raise AgentError(
                     f"The data has {size:,} bytes, over max_size, {max_size:,}. It stays in the queue.",
                     step="offer",
                     received=line.decode(),
                 )
-            await talk.say(words.OK)
+            await talk.say(words.OK.said())
             await talk.expect(words.DATA, "data")
             data = await talk.data(size, into)
             await talk.expect(words.DOT, "data")
-            await talk.say(words.OK)
+            await talk.say(words.OK.said())
             talk.in_doubt = True
             await talk.expect(words.LOCKED, "lock")
             await talk.take_leave()
@@ -285,21 +279,17 @@ class AgentClient:
         Raises:
             AgentError: nothing was confirmed: the lock is over, or there is none. If `in_doubt`, the answer was lost.
         """
-        agent, confirm = words.AGENT % _type(type), words.CONFIRM % check_number(id, "id", MAX_ID)
+        agent, confirm = words.AGENT.said(type), words.CONFIRM.said(id)
         talk = self._talk()
         with talk.ending():
-            await talk.connect()
-            talk.in_doubt = True
-            await talk.say(words.HI, words.VERSION, agent, confirm)
-            await talk.expect_greeting()
-            await talk.expect(words.OK, "type")
+            await talk.begin(agent, confirm, acts=True)
             if not await talk.expect_or_bye(words.OK, "confirm"):
                 raise AgentError(
-                    f"{self._address}: at the step 'confirm' the server said {words.BYE.decode()!r}: for agents of type"
-                    f" {type}, nothing is locked under the ID {id}. Its lock is over and another agent may have the"
-                    " data, or the ID was confirmed before.",
+                    f"{self._address}: at the step 'confirm' the server said 'Bye.': for agents of type {type}, nothing"
+                    f" is locked under the ID {id}. Its lock is over and another agent may have the data, or the ID was"
+                    " confirmed before.",
                     step="confirm",
-                    received=words.BYE.decode(),
+                    received=words.BYE.words.decode(),
                 )
             await talk.take_leave()
 
@@ -307,7 +297,7 @@ class AgentClient:
         return _Talk(Link(self._where, self._tls, self._timeout), self._address)
 
     async def _send_data(self, talk: _Talk, source: BinaryIO, size: int) -> None:
-        await talk.say(words.DATA)
+        await talk.say(words.DATA.said())
         left = size
         while left:
             piece = await value_of(reading(source, min(left, PIECE_BYTES)))
@@ -344,11 +334,6 @@ class _Talk:
         finally:
             self._link.close()
 
-    async def connect(self) -> None:
-        """Connect to the server."""
-        await value_of(self._link.connect())
-        self._step = "greeting"
-
     async def say(self, *lines: bytes) -> None:
         """Send lines."""
         await self.send(b"".join(line + b"\n" for line in lines))
@@ -372,28 +357,37 @@ class _Talk:
         self._input[:] = rest
         return line.removesuffix(b"\r")
 
-    async def expect_greeting(self) -> None:
+    async def begin(self, *lines: bytes, acts: bool = False) -> None:
+        """Connect, and say who this is and what it wants. Return when the server knows the agent type.
+
+        Args:
+            acts: whether the server does its work as soon as it has these lines.
+        """
+        await value_of(self._link.connect())
+        self._step, self.in_doubt = "greeting", acts
+        await self.say(words.HI.said(), words.VERSION.said(), *lines)
         await self.expect(words.HI, "greeting")
         await self.expect(words.OK, "version")
+        await self.expect(words.OK, "type")
 
-    async def expect(self, wanted: bytes, step: str) -> None:
+    async def expect(self, wanted: Line, step: str) -> None:
         """Read a line. Answer Bye by Bye.
 
         Raises:
             AgentError: it is another line.
         """
         line = await self.line(step)
-        if not same(line, wanted):
+        if not wanted.fits(line):
             await self._answer(line)
             raise self.failed(step, line)
 
-    async def expect_or_bye(self, wanted: bytes, step: str) -> bool:
+    async def expect_or_bye(self, wanted: Line, step: str) -> bool:
         """Read a line. Return False if it is Bye, and answer it."""
         line = await self.line(step)
-        if same(line, words.BYE):
+        if words.BYE.fits(line):
             await self._answer(line)
             return False
-        if not same(line, wanted):
+        if not wanted.fits(line):
             raise self.failed(step, line)
         return True
 
@@ -416,7 +410,7 @@ class _Talk:
     async def take_leave(self) -> None:
         """Say Bye, after a success. The server's Bye is of no importance any more."""
         try:
-            await value_of(self._link.write(words.BYE + b"\n"))
+            await value_of(self._link.write(words.BYE.words + b"\n"))
             await self._has_line()
         except OSError:
             return
@@ -426,7 +420,7 @@ class _Talk:
         received = line[:MAX_LINE_BYTES].decode(errors="backslashreplace")
         doubt = self.in_doubt and not received
         what = f"the server said {received!r}" if received else "the server closed the connection"
-        why = _BYE.get(step, "") if same(line, words.BYE) else ""
+        why = _BYE.get(step, "") if words.BYE.fits(line) else ""
         return AgentError(
             f"{self._address}: at the step {step!r} {what}.{why}{_doubt(doubt)}",
             step=step,
@@ -435,9 +429,9 @@ class _Talk:
         )
 
     async def _answer(self, line: bytes) -> None:
-        if same(line, words.BYE) or same(line, words.FAIL):
+        if words.BYE.fits(line) or words.FAIL.fits(line):
             try:
-                await value_of(self._link.write(words.BYE + b"\n"))
+                await value_of(self._link.write(words.BYE.words + b"\n"))
             except OSError:
                 return
 
@@ -462,10 +456,6 @@ _BYE = {
 
 def _doubt(doubt: bool) -> str:
     return " Whether it did its work is not known." if doubt else ""
-
-
-def _type(type_: int) -> int:
-    return check_number(type_, "type", MAX_TYPE)
 
 
 def _check_file(given: object, verb: str, wanted: str) -> None:

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from fdbqueue.agents import words
-from fdbqueue.agents.words import MAX_ID, MAX_SIZE, MAX_TYPE, numbers, same
+from fdbqueue.agents.words import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +105,10 @@ class _Wish(StrEnum):
     line = "line"
     part = "part"
     terminator = "terminator"
+
+
+_Steps: TypeAlias = Generator[_Wish | Question, Any, None]
+"""Steps of a dialog: they yield what they wait for."""
 
 
 class _Over(Exception):
@@ -226,43 +230,26 @@ class Dialog:
                 self._say_bye()
             self._finish(End.refused)
 
-    def _talk(self) -> Generator[_Wish | Question, Any, None]:
-        if not same((yield _Wish.line), words.HI):
-            raise _Over(End.wrong)
+    def _talk(self) -> _Steps:
+        yield from self._expect(words.HI)
         self._say(words.HI)
-        if not same((yield _Wish.line), words.VERSION):
-            raise _Over(End.wrong)
+        yield from self._expect(words.VERSION)
         self._say(words.OK)
-        line = yield _Wish.line
-        if named := numbers(line, words.SEND_TO, MAX_TYPE):
-            yield from self._ask(TypeNamed(named[0], sends=True))
+        line, numbers = yield from self._expect(words.SEND_TO, words.AGENT)
+        yield from self._ask(TypeNamed(numbers[0], sends=line is words.SEND_TO))
+        if line is words.SEND_TO:
             yield from self._sending()
-        elif named := numbers(line, words.AGENT, MAX_TYPE):
-            yield from self._ask(TypeNamed(named[0], sends=False))
-            line = yield _Wish.line
-            if same(line, words.RECEIVE):
-                yield from self._receiving()
-            elif named := numbers(line, words.CONFIRM, MAX_ID):
-                self.under_way = True
-                yield from self._ask(ConfirmWanted(named[0]))
-                self._success = True
-            else:
-                raise _Over(End.wrong)
         else:
-            raise _Over(End.wrong)
+            line, numbers = yield from self._expect(words.RECEIVE, words.CONFIRM)
+            yield from self._receiving() if line is words.RECEIVE else self._confirming(numbers[0])
         self.under_way = False
-        yield _Wish.line
-        raise _Over(End.wrong)  # a second dialog, for example
+        yield from self._expect()  # a second dialog, for example
 
-    def _sending(self) -> Generator[_Wish | Question, Any, None]:
-        named = numbers((yield _Wish.line), words.SIZE, MAX_SIZE)
-        if named is None:
-            raise _Over(End.wrong)
-        yield from self._ask(SizeNamed(*named))
-        if not same((yield _Wish.line), words.DATA):
-            raise _Over(End.wrong)
+    def _sending(self) -> _Steps:
+        _, [self._owed] = yield from self._expect(words.SIZE)
+        yield from self._ask(SizeNamed(self._owed))
+        yield from self._expect(words.DATA)
         self.under_way = True
-        self._owed = named[0]
         while self._owed:
             yield _Wish.part
         stored = (yield _Wish.terminator) and (yield DataComplete())
@@ -271,30 +258,39 @@ class Dialog:
         self._say(words.OK if stored else words.FAIL)
         self._success = bool(stored)
 
-    def _receiving(self) -> Generator[_Wish | Question, Any, None]:
+    def _receiving(self) -> _Steps:
         offer = yield ReceiveWanted()
         if offer is None:
             raise _Over(End.refused)
         self.under_way = True
         self._say(words.OK)
-        self._say(words.OFFER % offer)
-        yield from self._expect_ok()
+        self._say(words.OFFER, *offer)
+        yield from self._expect(words.OK)
         self._say(words.DATA)
         self._owed = offer[0]
         if self._owed:
             yield OfferTaken()
         self._say(words.DOT)
-        yield from self._expect_ok()
+        yield from self._expect(words.OK)
         if (yield DataReceived()) is None:
             raise _Over(End.refused)
         self._say(words.LOCKED)
         raise _Over(End.done)  # the client's Bye changes nothing
 
-    def _expect_ok(self) -> Generator[_Wish | Question, Any, None]:
-        if not same((yield _Wish.line), words.OK):
-            raise _Over(End.wrong)
+    def _confirming(self, id: int) -> _Steps:
+        self.under_way = True
+        yield from self._ask(ConfirmWanted(id))
+        self._success = True
 
-    def _ask(self, question: Question) -> Generator[_Wish | Question, Any, None]:
+    def _expect(self, *wanted: Line) -> Generator[_Wish | Question, Any, tuple[Line, tuple[int, ...]]]:
+        """Wait for one of these lines, and return it with its numbers. Any other line ends the dialog."""
+        said = yield _Wish.line
+        for line in wanted:
+            if (numbers := line.numbers(said)) is not None:
+                return line, numbers
+        raise _Over(End.wrong)
+
+    def _ask(self, question: Question) -> _Steps:
         """Ask, and say OK to a yes and Bye to a no."""
         if (yield question) is None:
             raise _Over(End.refused)
@@ -320,8 +316,8 @@ class Dialog:
         self._steps.close()
         self._input.clear()
 
-    def _say(self, line: bytes) -> None:
-        self._output += line + b"\n"
+    def _say(self, line: Line, *numbers: int) -> None:
+        self._output += line.said(*numbers) + b"\n"
 
     def _say_bye(self) -> None:
         if not self._said_bye:
@@ -345,7 +341,7 @@ class Dialog:
         if line is None:
             return None
         del self._input[: self._input.index(b"\n") + 1]
-        if same(line, words.BYE):
+        if words.BYE.fits(line):
             self._client_left()
             return None
         return line
@@ -376,7 +372,7 @@ class Dialog:
     def _gone(self) -> bool:
         """Return whether the client has left, or can't say anything more, while the host looks for data."""
         line = self._peek_line()
-        if line is not None and same(line, words.BYE):
+        if line is not None and words.BYE.fits(line):
             self._client_left()
         elif line is None and self._end is None and self._input_ended:
             self._finish(End.lost)

@@ -6,7 +6,7 @@ import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from fdbqueue.agents.wire import PIECE_BYTES
 from fdbqueue.agents.words import MAX_ID
@@ -226,17 +226,38 @@ Target: TypeAlias = Queue[bytes] | Leases[bytes] | QueueWithLeases[bytes]
 """The queue of an agent type: a queue, its leases, or a kind of queue that has leases."""
 
 
-class AgentUpload(Protocol):
-    """Data that becomes an item by its commit."""
+class AgentUpload:
+    """Data that becomes an item by its commit.
+
+    Args:
+        out: writes the data to the database, piece by piece; None: they are few, and kept until the commit.
+    """
+
+    def __init__(self, db: Database, staged: StagedQueue[bytes], out: BlobWriter | None) -> None:
+        self._db = db
+        self._staged = staged
+        self._out = out
+        self._data = b""
 
     async def write(self, data: bytes) -> None:
         """Append a piece."""
+        if self._out is None:
+            self._data += data
+        else:
+            await self._out.write.aio(data)
 
     async def commit(self) -> None:
         """Append the item, visibly and durably."""
+        if self._out is None:
+            await self._staged.enqueue.aio(self._db, self._data)
+        else:
+            await self._out.commit.aio()
 
     async def abort(self) -> None:
         """Remove the written pieces, unless they are committed."""
+        self._data = b""
+        if self._out is not None:
+            await self._out.abort.aio()
 
 
 class Locked(NamedTuple):
@@ -287,13 +308,14 @@ class AgentQueue:
         self.waiting = 0
         self._is_plain = isinstance(target, Queue | Leases) and self._leases.queue.order is None
         self._takes: TransactionBatcher[None, Locked | None] = TransactionBatcher(self._take_all, weight=BATCH_ITEMS)
-        self._confirms: TransactionBatcher[int, bool] = TransactionBatcher(self._confirm_all, weight=BATCH_ITEMS)
+        self._confirms: TransactionBatcher[int, bool] = TransactionBatcher(
+            lambda db, ids: self.locks.confirm_many.steps(db, ids), weight=BATCH_ITEMS
+        )
 
     def upload(self, size: int) -> AgentUpload:
         """Begin to store data of this size."""
-        if size <= SMALL_BYTES and self._is_plain:
-            return _SmallUpload(self._db, self._staged)
-        return _LargeUpload(self._blobs.write(self._db))
+        is_small = size <= SMALL_BYTES and self._is_plain
+        return AgentUpload(self._db, self._staged, None if is_small else self._blobs.write(self._db))
 
     @verb
     async def take(self) -> Locked | None:
@@ -374,36 +396,3 @@ class AgentQueue:
 
         locked: list[Locked] = await commit_if_written(self._leases.queue, db, body)
         return [*locked, *[None] * (len(wanted) - len(locked))]
-
-    def _confirm_all(self, db: Database, ids: list[int]) -> Steps[list[bool]]:
-        return self.locks.confirm_many.steps(db, ids)
-
-
-class _SmallUpload:
-    def __init__(self, db: Database, staged: StagedQueue[bytes]) -> None:
-        self._db = db
-        self._staged = staged
-        self._data = b""
-
-    async def write(self, data: bytes) -> None:
-        self._data += data
-
-    async def commit(self) -> None:
-        await self._staged.enqueue.aio(self._db, self._data)
-
-    async def abort(self) -> None:
-        self._data = b""
-
-
-class _LargeUpload:
-    def __init__(self, out: BlobWriter) -> None:
-        self._out = out
-
-    async def write(self, data: bytes) -> None:
-        await self._out.write.aio(data)
-
-    async def commit(self) -> None:
-        await self._out.commit.aio()
-
-    async def abort(self) -> None:
-        await self._out.abort.aio()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
 import logging
 import os
 import socket
@@ -23,6 +22,7 @@ from fdbqueue.agents.connection import Connection, ServerState
 from fdbqueue.agents.queues import AgentQueue, Target
 from fdbqueue.agents.wire import TlsLayer, Wire
 from fdbqueue.agents.words import DEFAULT, UNIX, parse
+from fdbqueue.base.arguments import HostPort, is_loopback
 from fdbqueue.lowlevel import Database, only_database
 from fdbqueue.verbs.queue import Queue
 
@@ -86,7 +86,7 @@ async def start_listening(
     host, port = where
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     hosts = sorted({str(one[4][0]) for one in found})
-    if tls is None and not everybody and not all(_is_loopback(one) for one in hosts):
+    if tls is None and not everybody and not all(map(is_loopback, hosts)):
         raise ValueError(
             f"{address} can be reached from other machines, and this protocol has no passwords. Listen at 127.0.0.1 or"
             " at unix:PATH, or use TLS with certificates of clients (cert, key and client_ca). To do without, say"
@@ -133,12 +133,6 @@ async def _answers(path: str) -> bool:
         return False
     writer.close()
     return True
-
-
-def _is_loopback(host: str) -> bool:
-    address = ipaddress.ip_address(host.partition("%")[0])
-    mapped = getattr(address, "ipv4_mapped", None)
-    return (mapped or address).is_loopback
 
 
 log = logging.getLogger("fdbqueue.agents")
@@ -246,8 +240,7 @@ class AgentServer:
         """The address at which it listens, with the port that it got."""
         if self._server is None or not self._server.sockets or self._listen.startswith(UNIX):
             return self._listen
-        host, port = self._server.sockets[0].getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return str(HostPort(*self._server.sockets[0].getsockname()[:2]))
 
     @property
     def connections(self) -> int:
@@ -304,7 +297,7 @@ class AgentServer:
 
     def _connected(self, wire: Wire) -> None:
         if len(self.served) >= self.shared.limits.connections or self._server is None:
-            wire.refuse(words.BYE + b"\n")
+            wire.refuse(words.BYE.words + b"\n")
             return
         rights = EVERYTHING
         if self._access is not None:

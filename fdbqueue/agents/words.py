@@ -1,23 +1,14 @@
-"""The lines of the SCS Queue protocol, version 0.01, and the addresses of servers. Both sides use these."""
+"""The lines of the SCS Queue protocol, version 0.01, and the addresses of servers. Both sides use these.
+
+Each line is said once, below: its words, and the numbers in them with their maxima. `docs/agent-protocol.md` has the
+same lines, and a test compares them.
+"""
 
 from __future__ import annotations
 
 import re
 
-HI = b"Hi."
-VERSION = b"I speak SCS Queue protocol version 0.01."
-SEND_TO = b"I want to send to any agent of type number %d."
-AGENT = b"I'm agent of type number %d."
-SIZE = b"Data size is %d."
-RECEIVE = b"I want to receive."
-OFFER = b"Data size is %d. Data ID is %d."
-CONFIRM = b"I confirm a success in processing data, which ID is %d."
-DATA = b"Data:"
-DOT = b"."
-OK = b"OK."
-FAIL = b"Fail!"
-LOCKED = b"Data is locked."
-BYE = b"Bye."
+from fdbqueue.base.arguments import HostPort, host_and_port
 
 MAX_TYPE = 2**16
 MAX_SIZE = MAX_ID = 2**31
@@ -37,54 +28,79 @@ def check_number(given: int, name: str, most: int) -> int:
     return given
 
 
-def same(line: bytes, words: bytes) -> bool:
-    """Return whether a line without its end is these words; case does not matter.
+class Line:
+    """A line of the protocol.
 
-    >>> same(b"BYE.", BYE), same(b"Bye", BYE)
-    (True, False)
+    Args:
+        words: the line, with %d for each number.
+        numbers: the names of the numbers, in their order, and the largest value of each.
+
+    >>> OFFER.said(1234, 456), OFFER.numbers(b"data size is 1234. data id is 456.")
+    (b'Data size is 1234. Data ID is 456.', (1234, 456))
+    >>> AGENT.numbers(b"I'm agent of type number 65537.") is None, BYE.fits(b"BYE."), BYE.fits(b"Bye")
+    (True, True, False)
     """
-    return line.lower() == words.lower()
+
+    __slots__ = ("_pattern", "most", "words")
+
+    def __init__(self, words: bytes, **numbers: int) -> None:
+        self.words = words
+        self.most = numbers
+        self._pattern = re.compile(re.escape(words).replace(b"%d", rb"([0-9]{1,10})"), re.IGNORECASE)
+
+    def said(self, *numbers: int) -> bytes:
+        """Return the line with its numbers, without its end.
+
+        Raises:
+            ValueError: a number is none that the protocol has.
+        """
+        given = zip(numbers, self.most.items(), strict=True)
+        return self.words % tuple(check_number(number, name, most) for number, (name, most) in given)
+
+    def fits(self, line: bytes) -> bool:
+        """Return whether a line without its end is this one; case does not matter."""
+        return self.numbers(line) is not None
+
+    def numbers(self, line: bytes) -> tuple[int, ...] | None:
+        """Return the numbers in a line; None if the line is not this one, or a number is over its maximum."""
+        found = self._pattern.fullmatch(line)
+        if found is None:
+            return None
+        given = tuple(map(int, found.groups()))
+        return given if all(number <= most for number, most in zip(given, self.most.values(), strict=True)) else None
 
 
-def numbers(line: bytes, words: bytes, *most: int) -> tuple[int, ...] | None:
-    """Return the numbers in a line; None if the line is not these words, or a number is over its maximum.
+HI = Line(b"Hi.")
+VERSION = Line(b"I speak SCS Queue protocol version 0.01.")
+SEND_TO = Line(b"I want to send to any agent of type number %d.", type=MAX_TYPE)
+AGENT = Line(b"I'm agent of type number %d.", type=MAX_TYPE)
+SIZE = Line(b"Data size is %d.", size=MAX_SIZE)
+RECEIVE = Line(b"I want to receive.")
+OFFER = Line(b"Data size is %d. Data ID is %d.", size=MAX_SIZE, id=MAX_ID)
+CONFIRM = Line(b"I confirm a success in processing data, which ID is %d.", id=MAX_ID)
+DATA = Line(b"Data:")
+DOT = Line(b".")
+OK = Line(b"OK.")
+FAIL = Line(b"Fail!")
+LOCKED = Line(b"Data is locked.")
+BYE = Line(b"Bye.")
+LINES = (HI, VERSION, SEND_TO, AGENT, SIZE, RECEIVE, OFFER, CONFIRM, DATA, DOT, OK, FAIL, LOCKED, BYE)
 
-    >>> numbers(b"data size is 1234. data id is 456.", OFFER, MAX_SIZE, MAX_ID)
-    (1234, 456)
-    >>> numbers(b"I'm agent of type number 65537.", AGENT, MAX_TYPE) is None
-    True
-    """
-    found = _patterns[words].fullmatch(line)
-    if found is None:
-        return None
-    given = tuple(map(int, found.groups()))
-    return given if all(number <= limit for number, limit in zip(given, most, strict=True)) else None
 
-
-def parse(address: str) -> tuple[str, int] | str:
+def parse(address: str) -> HostPort | str:
     """Return host and port of ``HOST:PORT``, or the path of ``unix:PATH``.
 
     Raises:
         ValueError: the address is neither.
 
     >>> parse("127.0.0.1:4711"), parse("[::1]:4711"), parse("unix:/run/agents")
-    (('127.0.0.1', 4711), ('::1', 4711), '/run/agents')
+    (HostPort(host='127.0.0.1', port=4711), HostPort(host='::1', port=4711), '/run/agents')
     """
     if not isinstance(address, str):
         raise TypeError(f"An address is a str such as {DEFAULT!r}, not {address!r}.")
     if address.startswith(UNIX) and len(address) > len(UNIX):
         return address.removeprefix(UNIX)
-    host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        host = ""
-    if not host or not (port.isascii() and port.isdecimal() and int(port) <= 65_535):
+    found = host_and_port(address)
+    if found is None or (":" in found.host and not address.startswith("[")):
         raise ValueError(f"{address!r} is no address: give HOST:PORT, [IPV6]:PORT or unix:PATH.")
-    return host, int(port)
-
-
-_patterns = {
-    words: re.compile(re.escape(words).replace(b"%d", rb"([0-9]{1,10})"), re.IGNORECASE)
-    for words in (SEND_TO, AGENT, SIZE, OFFER, CONFIRM)
-}
+    return found

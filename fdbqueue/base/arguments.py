@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fdbqueue.base.position import Position, check_position
 
@@ -156,3 +156,41 @@ _FRAMES = {
     "pyspark": "frame.toLocalIterator(), or use fdbqueue.spark.enqueue_dataframe",
 }
 """The suggested replacement, by the library of a data frame."""
+
+
+class HostPort(NamedTuple):
+    """Where a server listens."""
+
+    host: str
+    """Its name or number, without brackets."""
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def host_and_port(text: str) -> HostPort | None:
+    """Return host and port of a text ``HOST:PORT``; None if it is none.
+
+    >>> host_and_port("[::1]:8080"), str(host_and_port("[::1]:8080")), host_and_port("8080")
+    (HostPort(host='::1', port=8080), '[::1]:8080', None)
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_one = host and port.isascii() and port.isdecimal() and int(port) <= 65_535
+    return HostPort(host, int(port)) if is_one else None
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can connect to a host: a number of the loopback interface, or ``localhost``.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("::ffff:127.0.0.1"), is_loopback("example.org")
+    (True, True, False)
+    """
+    import ipaddress
+
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host == "localhost"
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback

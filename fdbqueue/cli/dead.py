@@ -8,7 +8,7 @@ from functools import partial
 from fdbqueue.arrow.stored import Range, pages
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import end, end_if, noted, tell
-from fdbqueue.cli.items import Selection, confirm_removal, error_in, item_test, present_state, wanted_rows
+from fdbqueue.cli.items import Selection, confirm_removal, present_state
 from fdbqueue.cli.naming import tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
 from fdbqueue.cli.options import position
@@ -16,7 +16,9 @@ from fdbqueue.cli.output import SCREENFUL, TableColumn, item_columns, item_recor
 from fdbqueue.engine.api import Database
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.leases.browsing import browse
+from fdbqueue.layers.subscriptions.selectors import item_test, row_test
 from fdbqueue.reads.inspecting import DeadReason, reasons_of
+from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.layout import Layout
 
 LETTER = "item value error attempt consumer died_at rank? headers?"
@@ -53,9 +55,9 @@ def dead(
     table = wants_table(as_json)
     with opened_queue(url, queue, codec) as (db, source):
         if by_error:
-            printed = _print_errors(db, source.layout, item_test(where, error, source.layout), limit, table=table)
+            printed = _print_errors(db, source.layout, item_test(source.layout, where, error), limit, table=table)
         else:
-            wanted = wanted_rows(where, source.layout, "dead", error)
+            wanted = row_test(source.layout, "dead", where, error) if where or error else None
             most = limit or (SCREENFUL if table else None)
             letters = browse(db, source, state="dead", limit=most, on_bad="null", wanted=wanted)
             columns = item_columns(codec, "item value error attempt died")
@@ -74,7 +76,7 @@ def _print_errors(
     It reads all dead letters, without payloads in chunks.
     """
     found = (
-        (error_in(value).partition("\n")[0], 0)
+        (salvaged_notes(value)[0].error.partition("\n")[0], 0)
         for page in pages(db, layout, Range(None, None), ("dead",), payloads=False)
         for at, value in enumerate(page.values)
         if wanted(layout.available.key(page.packed(at)), value)

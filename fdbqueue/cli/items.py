@@ -33,7 +33,7 @@ from fdbqueue.cli.output import (
     wants_table,
     write_lines,
 )
-from fdbqueue.engine.api import Database, KeyValue
+from fdbqueue.engine.api import Database
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.layers.leases import LeaseHandle
@@ -41,25 +41,17 @@ from fdbqueue.layers.leases.browsing import browse as browse_kept
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.records import SessionName
-from fdbqueue.layers.subscriptions import Selector
-from fdbqueue.layers.subscriptions.selectors import ItemTest
+from fdbqueue.layers.subscriptions.selectors import item_test, row_test
 from fdbqueue.reads.browse import Browser
+from fdbqueue.reads.queue_rows import ITEM_STATES
 from fdbqueue.stored.counters import read_stats
-from fdbqueue.stored.items import Item, salvaged_notes
+from fdbqueue.stored.items import Item
 from fdbqueue.stored.layout import Layout, name_of
 from fdbqueue.stored.names import queue_word
 from fdbqueue.stored.places import STATES, StoredItem
-from fdbqueue.stored.positions import Place
 from fdbqueue.verbs.editing import UNCHANGED
 from fdbqueue.verbs.queue import Queue
 
-IN_SESSIONS = {
-    ChosenState.available: "available",
-    ChosenState.leased: "busy",
-    ChosenState.delayed: "delayed",
-    ChosenState.dead: "dead",
-}
-"""The counters of items in sessions, by state."""
 STORED = (
     "item state value rank? headers? attempt consumer? error? expires_at? visible_at? ttl_at? enqueued_at? died_at?"
 )
@@ -122,7 +114,7 @@ class Selection:
 
     def found(self, db: Database, layout: Layout) -> Iterator[list[Position]]:
         """Yield the positions of items that a condition selects in lists, up to `limit` in all, while they are read."""
-        test, left = item_test(self.where, self.error, layout), self.limit
+        test, left = item_test(layout, self.where, self.error), self.limit
         for page in pages(db, layout, Range(None, None), self.states, payloads=False):
             keys = [layout.available.key(page.packed(at)) for at in range(len(page))]
             fitting = [key for key, value in zip(keys, page.values, strict=True) if test(key, value)]
@@ -137,34 +129,6 @@ class Selection:
     def text(self, queue: str) -> str:
         """Return the selection as the end of a question."""
         return f"of {queue}" if self.where is None else f"of {queue} for which {self.where}"
-
-
-def item_test(where: str | None, error: str | None, layout: Layout) -> Callable[[bytes, bytes], bool]:
-    """Return a test of an item's key, as an available item has it, and its stored value."""
-    fits = None if where is None else ItemTest(layout, Selector(where))
-
-    def test(key: bytes, value: bytes) -> bool:
-        if error and not error_in(value).startswith(error):
-            return False
-        return fits is None or fits(key, value)
-
-    return test
-
-
-def error_in(value: bytes) -> str:
-    """Return the last error of a stored item, as far as its notes can be read."""
-    return salvaged_notes(value)[0].error
-
-
-def wanted_rows(
-    where: str | None, layout: Layout, state: str, error: str | None = None
-) -> Callable[[KeyValue], bool] | None:
-    """Return a test of the rows of one state; None: all are wanted."""
-    if where is None and error is None:
-        return None
-    place: Place = getattr(layout, state)
-    test = item_test(where, error, layout)
-    return lambda row: test(layout.available.key(place.packed(row.key)), row.value)
 
 
 def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:
@@ -250,7 +214,7 @@ def browse(
         terms: BrowseRange = {"after": start, "limit": limit or (SCREENFUL if table else None), "reverse": reverse}
         found: Browser[Item] | Browser[StoredItem]
         if records or where is not None or state is not ChosenState.available:
-            wanted = wanted_rows(where, source.layout, state.value)
+            wanted = row_test(source.layout, state.value, where, None) if where else None
             found = browse_kept(db, source, state=state.value, wanted=wanted, duty_cycle=duty_cycle, **terms)
         else:
             found = source.browse(db, duty_cycle=duty_cycle, **terms)
@@ -264,7 +228,7 @@ def browse(
             printed += 1
         if not printed:
             fitting = " that fit" if where is not None or after is not None else ""
-            tell_none(db, source, f"{state.value} plain items{fitting}", IN_SESSIONS[state])
+            tell_none(db, source, f"{state.value} plain items{fitting}", ITEM_STATES[state].in_sessions)
     if shown:
         write_lines([shown_rows(shown, item_columns(codec, TAKEN))])
     end_if(not printed)

@@ -7,9 +7,10 @@ import itertools
 import os
 import time
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from itertools import chain
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -21,6 +22,7 @@ from rich.table import Table
 import fdbqueue
 from fdbqueue.base.reprs import counted, sparkline
 from fdbqueue.cli.errors import end_if, refuse_if, refused
+from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.opening import check_known, name_below, opened, opened_queue, queue_of
 from fdbqueue.cli.output import (
     TableColumn,
@@ -41,10 +43,10 @@ from fdbqueue.engine.embedded.store.disk.data_file import Damage, check_pages
 from fdbqueue.engine.embedded.store.disk.layout import DATA
 from fdbqueue.engine.keys import below
 from fdbqueue.engine.steps import run
-from fdbqueue.layers.sessions import SessionStats
-from fdbqueue.layers.staged import StagedQueue, StagedStats
 from fdbqueue.observe.figures import read_these
-from fdbqueue.observe.judging import GRACE_SECONDS
+from fdbqueue.observe.judging import QueueFigures
+from fdbqueue.reads.queue_rows import ITEM_STATES, with_sessions
+from fdbqueue.reads.remembering import Ages, History, Look
 from fdbqueue.reads.trouble import Troubles, worst_first
 from fdbqueue.stored.layout import CATALOGUE
 from fdbqueue.stored.names import queue_text
@@ -252,11 +254,10 @@ def check(
     end_if(problems)
 
 
-FLOWS = ("enqueued", "dequeued")
 DEPTHS = 16
 """How many of its last reads a terminal shows as a line of bars."""
 COLUMNS = {
-    **{state: state for state in ("available", "leased", "claimed", "delayed", "dead", "overdue")},
+    **{name: name for name in (*ITEM_STATES, "overdue")},
     "in/s": "enqueued_per_s",
     "out/s": "dequeued_per_s",
     "age s": "oldest_age_at_least_s",
@@ -296,24 +297,23 @@ def top(
         if not queues:
             _show_troubles(db, looks, interval, as_json)
             return
-        watched = {name: StagedQueue(queue_of(name)) for name in queues}
-        for staged in watched.values():
-            own = staged.leases.queue
+        watched = {name: queue_of(name) for name in queues}
+        for own in watched.values():
             run(own.read(db, partial(check_known, layout=own.layout)))
-        shown = _looks(db, watched, looks, interval)
+        histories = {name: History(inf) for name in watched}
+        shown = _looks(db, {name: Registered(own.layout.prefix) for name, own in watched.items()}, looks, interval)
         if not wants_table(as_json):
-            for look, told in shown:
-                for name, row in look.items():
-                    print_json({"queue": name, **row, **troubles_shown(told[name])})
+            for read in shown:
+                for name, one in read.items():
+                    told = troubles_shown(worst_first(one.troubles))
+                    print_json({"queue": name, **_row(one, histories[name]), **told})
             return
         with contextlib.suppress(KeyboardInterrupt), Live(auto_refresh=False) as live:
-            depths: dict[str, list[float]] = {name: [] for name in watched}
-            for look, told in shown:
-                for name, row in look.items():
-                    depths[name] = [*depths[name], row["available"] or 0][-DEPTHS:]
-                table = _table(look, depths, live.console.width)
-                every = worst_first(chain.from_iterable(told.values()))
-                live.update(Group(troubles_text(every), table), refresh=True)
+            for read in shown:
+                rows = {name: _row(one, histories[name]) for name, one in read.items()}
+                depths = {name: history.depths for name, history in histories.items()}
+                every = worst_first(chain.from_iterable(one.troubles for one in read.values()))
+                live.update(Group(troubles_text(every), _table(rows, depths, live.console.width)), refresh=True)
 
 
 def _show_troubles(db: Database, looks: Iterable[int], interval: float, as_json: bool) -> None:
@@ -335,54 +335,37 @@ def _show_troubles(db: Database, looks: Iterable[int], interval: float, as_json:
 
 
 def _looks(
-    db: Database, watched: dict[str, StagedQueue], looks: Iterable[int], interval: float
-) -> Iterator[tuple[dict[str, dict[str, float | int | None]], dict[str, Troubles]]]:
-    """Yield the rows of queues, and their troubles, by their names."""
-    chosen = [Registered(staged.leases.queue.layout.prefix) for staged in watched.values()]
-    before: dict[str, StagedStats] = {}
-    since = time.monotonic()
+    db: Database, watched: dict[str, Registered], looks: Iterable[int], interval: float
+) -> Iterator[dict[str, QueueFigures]]:
+    """Yield the figures of queues, by their names."""
+    ages: dict[bytes, Ages] = {}
     for look in looks:
         if look:
             time.sleep(interval)
-        read = dict(zip(watched, read_these(db, chosen, grace=GRACE_SECONDS), strict=True))
-        now = {name: _stats(db, staged, read[name].sessions) for name, staged in watched.items()}
-        passed, since = time.monotonic() - since, time.monotonic()
-        told = {name: worst_first(one.troubles) for name, one in read.items()}
-        yield {name: _row(stats, before.get(name), passed) for name, stats in now.items()}, told
-        before = now
+        yield dict(zip(watched, read_these(db, watched.values(), ages=ages), strict=True))
 
 
-def _stats(db: Database, staged: StagedQueue, sessions: SessionStats | None) -> StagedStats:
-    """Return the numbers of a queue, with the items of its sessions."""
-    stats = staged.stats(db)
-    if sessions is None:
-        return stats
-    own, busy = stats.items, min(sessions.busy, sessions.available)
-    items = replace(
-        own,
-        available=own.available + sessions.available - busy,
-        leased=own.leased + busy,
-        delayed=own.delayed + sessions.delayed,
-        dead=own.dead + sessions.dead,
-        enqueued=own.enqueued + sessions.enqueued,
-        dequeued=own.dequeued + sessions.dequeued,
-    )
-    return replace(stats, items=items)
+def figures_record(one: QueueFigures) -> JsonRecord:
+    """Return the times and waiting calls of a queue as a record has them."""
+    own = {"overdue": len(one.rows.due), "oldest_age_s": one.stored_age_s, "oldest_age_at_least_s": one.oldest_age_s}
+    return {**own, "requests": one.requests, "wanted": one.wanted}
 
 
-def _row(stats: StagedStats, before: StagedStats | None, passed: float) -> dict[str, float | int | None]:
-    row: dict[str, float | int | None] = {**asdict(stats.items), "requests": stats.requests, "wanted": stats.wanted}
-    for flow in FLOWS:
-        change = None if before is None else getattr(stats.items, flow) - getattr(before.items, flow)
-        row[f"{flow}_per_s"] = None if change is None else change / passed
-    return row
+def _row(one: QueueFigures, history: History) -> JsonRecord:
+    """Note what was read of a queue, and return it as a row."""
+    items = None if one.stats is None else with_sessions(one.stats, one.sessions)
+    if items is not None:
+        history.add(Look(one.now, items), DEPTHS)
+    came, went = history.rates
+    numbers = {} if items is None else asdict(items)
+    return {**numbers, **figures_record(one), "enqueued_per_s": came, "dequeued_per_s": went}
 
 
-def _table(look: dict[str, dict[str, float | int | None]], depths: dict[str, list[float]], width: int) -> Table:
+def _table(look: dict[str, JsonRecord], depths: dict[str, list[float]], width: int) -> Table:
     """Return the table: a row for each queue, or a column on a narrow terminal."""
 
     def cell(name: str, head: str) -> str:
-        return sparkline(depths[name]) if head == DEPTH else _number(look[name][COLUMNS[head]])
+        return sparkline(depths[name]) if head == DEPTH else _number(look[name].get(COLUMNS[head]))
 
     heads = [*COLUMNS, DEPTH]
     if width < WIDE_COLUMNS:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict, replace
 from enum import Enum, StrEnum
-from functools import partial
 from itertools import islice
 from textwrap import wrap
 
@@ -17,6 +16,8 @@ from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import end, end_if, noted, refuse, refuse_if, tell
 from fdbqueue.cli.input import JsonRecord
+from fdbqueue.cli.looking import figures_record
+from fdbqueue.cli.naming import order_of
 from fdbqueue.cli.opening import CodecName, beside_troubles, name_below, named, opened, opened_queue
 from fdbqueue.cli.output import (
     item_record,
@@ -29,20 +30,17 @@ from fdbqueue.cli.output import (
     wants_table,
     write_lines,
 )
-from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.steps import run
 from fdbqueue.layers.blobs import Blobs
 from fdbqueue.layers.common.levels import levels_named
 from fdbqueue.layers.sessions.reading.listing import BusySession, LargeSession, SessionsPage
-from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.subscriptions import Subscriptions
+from fdbqueue.observe.figures import read_these
 from fdbqueue.observe.troubles import Listed, listed, listed_these
 from fdbqueue.reads.inspecting import Inspection, SeenItem
-from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, read_figures, read_plain_rows
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
 from fdbqueue.stored.places import STATES
-from fdbqueue.stored.settings import Pause, Quota, read_high_water_mark
+from fdbqueue.stored.settings import Pause, Quota
 from fdbqueue.verbs.queues import QueueInfo, Registered, find_queues
 from fdbqueue.verbs.renaming import rename as rename_queue
 
@@ -320,41 +318,31 @@ def stats(queue: str, zeros: bool = False, url: str | None = None, as_json: bool
     Example: fdbqueue stats orders
     """
     with opened_queue(url, queue) as (db, own), beside_troubles(db, own):
-        staged = StagedQueue(own).stats(db)
-        read, order = run(own.read(db, partial(_read, layout=own.layout)))
-        subscribed = Subscriptions(own).count(db)
-        blobs = Blobs(own).stats(db)
-        paused, quota, sessions = read.paused, read.quota, read.added.get(SESSIONS)
-    found = {**asdict(staged.items), "requests": staged.requests, "wanted": staged.wanted, **order}
+        [one] = read_these(db, [Registered(own.layout.prefix)], ages={})
+        if one.rows.uncounted is not None:
+            raise one.rows.uncounted
+        order, subscribed, blobs = order_of(db, own), Subscriptions(own).count(db), Blobs(own).stats(db)
+        paused, quota, counts = one.rows.paused, one.rows.quota, one.rows.levels
+    found: JsonRecord = {**asdict(one.rows.stats), **figures_record(one)}
+    if order is not None:
+        levels = levels_named(order)
+        ranks = sorted(counts) if levels is None else range(levels.count)
+        found |= {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
     if subscribed:
         found["subscriptions"] = subscribed
     if blobs.blobs or blobs.uploads:
         found |= {"blobs": blobs.blobs, "blob_bytes": blobs.size_bytes}
         found |= {"uploads": blobs.uploads, "overdue_uploads": blobs.overdue}
-    if sessions is not None:
-        found |= {f"sessions_{name}": number for name, number in asdict(sessions).items()}
+    if one.sessions is not None:
+        found |= {f"sessions_{name}": number for name, number in asdict(one.sessions).items()}
     if wants_table(as_json):
         found |= {"quota": quota.text} if quota else {}
         found |= {"paused": paused.text} if paused else {}
-        levels = found.pop("levels", {})
-        rows = {**found, **{f"level {rank}": there for rank, there in levels.items()}}
+        by_rank = found.pop("levels", {})
+        rows = {**found, **{f"level {rank}": there for rank, there in by_rank.items()}}
         print_pairs(queue, {name: row for name, row in rows.items() if row or zeros or name == "available"}, WORDS)
     else:
         print_json({"queue": queue, **found, **quota_shown(quota), **pause_shown(paused)})
-
-
-async def _read(tr: Transaction, layout: Layout) -> tuple[QueueRows, JsonRecord]:
-    """Read a queue's figures, its order, if it has its own, and the number of available items of each level."""
-    found = await read_plain_rows(tr, layout)
-    if found.uncounted is not None:
-        raise found.uncounted
-    order = (await read_high_water_mark(tr, layout)).order
-    if order is None:
-        return found, {}
-    counts = (await read_figures(tr, layout, levels=True)).levels
-    levels = levels_named(order)
-    ranks = sorted(counts) if levels is None else range(levels.count)
-    return found, {"order": order, "levels": {str(rank): counts.get(rank, 0) for rank in ranks}}
 
 
 def inspect(

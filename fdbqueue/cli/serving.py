@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import socket
 import time
@@ -12,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.base.arguments import HostPort, host_and_port, is_loopback
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import ENGINE, OnSignals, end, end_if, refuse, refuse_if, refused, system_errors, tell
 from fdbqueue.cli.opening import name_below, opened
@@ -159,37 +159,35 @@ def web(
     except ModuleNotFoundError as missing:
         tell(f"Error: {missing}. The page needs more packages: pip install 'fdbqueue[web]'")
         end(errors.USAGE)
-    address, port = _address(listen)
+    where = _address(listen)
     refuse_if((cert is None) != (key is None), "TLS needs both --cert and --key", "--cert / --key")
     with system_errors():
         token = _token(token_file)
         for path in filter(None, (cert, key)):
             path.read_bytes()
     names = {"localhost", "127.0.0.1", "[::1]", *(host or ())}
-    if not _is_loopback(address):
+    if not is_loopback(where.host):
         if token is None:
             refuse(
-                f"{address} can be reached by other machines: give --token-file, or set {TOKEN_VARIABLE}", "--listen"
+                f"{where.host} can be reached by other machines: give --token-file, or set {TOKEN_VARIABLE}", "--listen"
             )
-        names.add(f"[{address}]" if ":" in address else address)
+        names.add(str(where).rpartition(":")[0])
     with listening("the page", listen, "--listen"):
-        check_free(address, port)
+        check_free(*where)
     below = name_below(within, "--within")
     with system_errors(), opened(url, patience=ANSWER_SECONDS) as db:
         app = AdminApp(db, allow_changes=allow_changes, hosts=names, token=token, within=below)
         with beside(metrics, db):
-            _serve(app, address, port, None if cert is None or key is None else (cert, key))
+            _serve(app, where, None if cert is None or key is None else (cert, key))
 
 
-def _serve(app: Any, address: str, port: int, tls: tuple[Path, Path] | None) -> None:
+def _serve(app: Any, where: HostPort, tls: tuple[Path, Path] | None) -> None:
     from fdbqueue.base.http import Server, bound
 
-    with listening("the page", f"{address}:{port}", "--listen"):
-        listener = bound(address, port)
-    shown = f"[{address}]" if ":" in address else address
-    told = (
-        f"The page is at {'http' if tls is None else 'https'}://{shown}:{listener.getsockname()[1]}/. Ctrl-C ends it."
-    )
+    with listening("the page", f"{where.host}:{where.port}", "--listen"):
+        listener = bound(*where)
+    shown = where._replace(port=listener.getsockname()[1])
+    told = f"The page is at {'http' if tls is None else 'https'}://{shown}/. Ctrl-C ends it."
     with listener:
         server = Server(app, lambda: tell(told), tls)
         # uvicorn raises a signal again after its clean end.
@@ -198,20 +196,11 @@ def _serve(app: Any, address: str, port: int, tls: tuple[Path, Path] | None) -> 
     end_if(not server.started, errors.ENGINE)  # uvicorn has said why
 
 
-def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65_535:
+def _address(listen: str) -> HostPort:
+    found = host_and_port(listen)
+    if found is None:
         refuse(f"{listen!r} is not HOST:PORT, as in {DEFAULT}", "--listen")
-    return host.strip("[]"), int(port)
-
-
-def _is_loopback(address: str) -> bool:
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
+    return found
 
 
 def _token(path: Path | None) -> str | None:

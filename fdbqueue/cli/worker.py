@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import typer
 
 import fdbqueue
+from fdbqueue.base.arguments import host_and_port
 from fdbqueue.cli.errors import ENGINE, USAGE, end_if, refuse, system_errors, tell
 from fdbqueue.cli.input import encode_json
 from fdbqueue.cli.opening import opened
@@ -294,9 +295,8 @@ def _why_not_imported(module: str, error: Exception) -> Iterator[str]:
 def _check_free(health: str | None, metrics: str | None, number: int) -> None:
     """End the command with a sentence if another program has a port that one of several processes needs."""
     if metrics is not None and (server := _served(metrics, number)) is not None:
-        host, _, port = server.address.rpartition(":")
         with listening("metrics", server.address, "--metrics"):
-            check_free(host.strip("[]"), int(port))
+            check_free(*(host_and_port(server.address) or ("", 0)))
     if health is not None and not (probe := Probe(_probed(health, number))).path:
         with listening("health", f"{probe.host}:{probe.port}", "--health"):
             check_free(probe.host, probe.port)

@@ -7,10 +7,8 @@ The counters, which atomic adds keep, tell most of it. Beside them each queue ha
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
@@ -23,14 +21,14 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import run, started
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError
-from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.streams.records import BatchRecord, decode
 from fdbqueue.layers.subscriptions.records import looks_from
-from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, Seen, judged
-from fdbqueue.observe.reading import OwnKeys, ReadRows, read_first, read_rows, rows_of
+from fdbqueue.observe.judging import FIRST_ITEM, GRACE_SECONDS, Limits, QueueFigures, judged
+from fdbqueue.observe.reading import ReadRows, read_first, read_rows, rows_of
 from fdbqueue.reads.queue_rows import QueueRows
-from fdbqueue.reads.trouble import Trouble, Troubles, worst_first
+from fdbqueue.reads.remembering import Ages
+from fdbqueue.reads.trouble import Troubles, worst_first
 from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.codecs import BUILT_IN, CODEC_ERRORS, UNREADABLE, Codec, codec_named, reason_of
 from fdbqueue.stored.counters import Stats
@@ -38,50 +36,7 @@ from fdbqueue.stored.items import notes_of, parse
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
 from fdbqueue.stored.positions import Place
-from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.queues import Registered, in_time, registered
-
-MOST_POINTS = 64
-"""How many points of one queue are kept. With more, one of the closest is left out: ages get a little too small."""
-
-
-class Ages:
-    """Remembers at each read the highest index of each queue, and so at which read an item was there at the latest.
-
-    A queue with ranks has no such order, and is not remembered.
-    """
-
-    def __init__(self) -> None:
-        self.points: dict[bytes, deque[tuple[float, int]]] = {}
-        self._seen: set[bytes] = set()
-
-    def seen(self, layout: Layout, first: Sequence[KeyValue], last: Sequence[KeyValue], now: float) -> float | None:
-        """Note the ends of a queue, and return since when its first item is there at least.
-
-        Returns None without an item, or with ranks.
-        """
-        ends = [index_of(layout.available.packed(row.key)) for row in (*first[:1], *last[:1])]
-        if len(ends) != 2 or ends[0] is None or ends[1] is None:
-            return None
-        low, high = ends[0], ends[1]
-        self._seen.add(layout.prefix)
-        points = self.points.setdefault(layout.prefix, deque())
-        if points and high < points[-1][1]:
-            points.clear()  # the queue was cleared
-        while points and points[0][1] < low:
-            points.popleft()
-        if not points or high > points[-1][1]:
-            points.append((now, high))
-        if len(points) > MOST_POINTS:
-            times = [at for at, _ in points]
-            del points[min(range(1, MOST_POINTS), key=lambda at: times[at + 1] - times[at - 1])]
-        return points[0][0]
-
-    def forget_unseen(self) -> None:
-        """Forget queues of which no item was seen since the last call."""
-        for prefix in self.points.keys() - self._seen:
-            del self.points[prefix]
-        self._seen.clear()
 
 
 def index_of(packed: bytes) -> int | None:
@@ -98,46 +53,6 @@ MOST_LEVELS = 256
 STREAM_SEEN = fdb_tuple.pack(("seen",))
 """The end of the key that says when the reader of a stream was last seen."""
 ANY = Limits()
-
-
-@dataclass(slots=True)
-class QueueFigures:
-    """The figures of one queue at one time."""
-
-    queue: str
-    """Its name, as the command line takes it."""
-    rows: QueueRows = field(repr=False, compare=False)
-    """What was read of it."""
-    stats: Stats | None = None
-    """Its plain items by state, and the totals; None: they can't be read."""
-    levels: Mapping[int, int] = field(default_factory=dict)
-    """Available items by level."""
-    oldest_age_s: float | None = None
-    """The time that the first available item has been in the queue, or that of a session that is next. Of an item that
-    stores no time it is known only from earlier reads, and at least. None without an item, or if nothing is known."""
-    ahead_s: float = 0.0
-    """By how many seconds the time of its first or last available item is ahead of the clock that was given."""
-    overdue: int = 0
-    """Timers that are due by more than a grace and have not fired, up to 100: nobody works here."""
-    stuck: int = 0
-    """Leases among them: their consumers have died, and no call has ended them."""
-    requests: int = 0
-    """Calls that wait for items, up to 200."""
-    consumers: frozenset[str] = frozenset()
-    """Consumers that wait for items, or have some: those that a bounded look has found."""
-    died: int = 0
-    """Items that became dead letters in total, also those that were redriven since."""
-    sessions: SessionStats | None = None
-    """Its sessions; None: it never had any."""
-    lags: Mapping[str, int] = field(default_factory=dict)
-    """About how many items each subscription has yet to look at."""
-    streams: Mapping[str, int] = field(default_factory=dict)
-    """How many items each stream has yet to ack: those of its open batches, and the available ones."""
-    paused: bool = False
-    problem: str = ""
-    """What could not be read; "" if all could."""
-    troubles: tuple[Trouble, ...] = ()
-    """What is wrong with it (`judging.py`)."""
 
 
 class Wanted:
@@ -196,8 +111,7 @@ def read_these(
     chosen: Iterable[Registered],
     *,
     clock: Callable[[], float] = time.time,
-    grace: float = 0.0,
-    ages: Ages | None = None,
+    ages: dict[bytes, Ages] | None = None,
     timeout_ms: int = 0,
     limits: Limits = ANY,
 ) -> Iterator[QueueFigures]:
@@ -207,19 +121,20 @@ def read_these(
         db: a database.
         chosen: the queues: those of `find_wanted`.
         clock: seconds since 1970.
-        grace: how many seconds a timer may be late before it counts as overdue.
         timeout_ms: how long the reads of a transaction may take; 0: as long as the database allows.
         ages: what earlier reads have seen, for the ages of items that store no time; None: nothing.
         limits: what still counts as well, for the troubles.
 
     *Conflicts:* none. *Cost:* the reads of `read_rows`, for 100 queues at a time.
     """
-    left = iter(chosen)
+    left, seen = iter(chosen), set[bytes]()
     while some := list(islice(left, TOGETHER)):
-        body = partial(figures_in, chosen=some, now=clock(), grace=grace, ages=ages, limits=limits)
+        body = partial(figures_in, chosen=some, now=clock(), ages=ages, limits=limits)
         yield from run(attempts(db, partial(in_time, body=body, timeout_ms=timeout_ms)))
+        seen.update(one.prefix for one in some)
     if ages is not None:
-        ages.forget_unseen()
+        for gone in ages.keys() - seen:
+            del ages[gone]
 
 
 async def figures_in(
@@ -227,14 +142,13 @@ async def figures_in(
     chosen: Sequence[Registered],
     now: float,
     *,
-    grace: float = GRACE_SECONDS,
-    ages: Ages | None = None,
+    ages: dict[bytes, Ages] | None = None,
     limits: Limits = ANY,
 ) -> list[QueueFigures]:
     """Read the figures of some queues in one transaction. *Cost:* the reads of `read_rows`, and unknown records."""
     found = [rows_of(one.prefix) for one in chosen]
     records = [started(one.read_record(tr)) for one in chosen]
-    await read_rows(tr, found, int((now - grace) * 1e6))
+    await read_rows(tr, found, int(now * 1e6))
     return [figures_of(read, now, ages, await record, limits) for read, record in zip(found, records, strict=True)]
 
 
@@ -249,11 +163,7 @@ class QueueLook:
         self._now = time.time()
         self._rows = rows_of(layout.prefix)
         self._record = started(Registered(layout.prefix).read_record(tr))
-        self._first = started(read_first(tr, self._rows, self._late_us))
-
-    @property
-    def _late_us(self) -> int:
-        return int((self._now - GRACE_SECONDS) * 1e6)
+        self._first = started(read_first(tr, self._rows, int(self._now * 1e6)))
 
     async def rows(self) -> QueueRows:
         """Return its first rows, which all its other reads follow."""
@@ -262,7 +172,7 @@ class QueueLook:
 
     async def troubles(self) -> Troubles:
         """Read the rest, after `rows`, and return what is wrong."""
-        await read_rows(self._tr, [self._rows], self._late_us, begun=True)
+        await read_rows(self._tr, [self._rows], int(self._now * 1e6), begun=True)
         return worst_first(figures_of(self._rows, self._now, None, await self._record, ANY).troubles)
 
 
@@ -282,49 +192,37 @@ def _codec_of(layout: Layout, record: bytes) -> tuple[Codec[Any] | None, tuple[s
     return (codec_named(name) if name in BUILT_IN else None), ("", False)
 
 
-def figures_of(read: ReadRows, now: float, ages: Ages | None, record: bytes, limits: Limits) -> QueueFigures:
+def figures_of(
+    read: ReadRows, now: float, ages: dict[bytes, Ages] | None, record: bytes, limits: Limits
+) -> QueueFigures:
     """Return the figures of one queue from its rows, and its troubles."""
     layout, now_us = read.own.layout, int(now * 1e6)
     codec, unregistered = _codec_of(layout, record)
     at_us, unreadable = _enqueued(read.first, codec, layout.available)
-    problem, is_newer = next(
-        (told for told in ((read.problem, read.is_newer), unreadable, unregistered) if told[0]), ("", False)
-    )
-    found = QueueFigures(queue_text(layout.prefix), read, problem=problem, sessions=read.sessions)
+    told = next((one for one in ((read.problem, read.is_newer), unreadable, unregistered) if one[0]), ("", False))
+    found = QueueFigures(queue_text(layout.prefix), read, now, limits, problem=told[0], is_newer=told[1])
+    found.sessions, found.paused = read.sessions, bool(read.pause)
     if read.counts is not None:
         found.stats, found.died = read.stats, read.counts.get("died", 0) + read.dead_of_sessions
+        if ages is not None:
+            own, packed = ages.setdefault(layout.prefix, Ages()), b""
+            for row in read.first:
+                packed = layout.available.packed(row.key)
+            own.remember(read.stats, packed, now_us)
+            found.seen_since = now - own.age_us(read.stats, packed, now_us) / 1e6 if packed else None
     found.levels = {level: number for level, number in read.levels.items() if level < MOST_LEVELS}
-    found.paused = bool(read.pause)
-    seen = None if ages is None else ages.seen(layout, read.first, read.last, now)
     stored = [at_us / 1e6] if at_us else []
     stored += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]
-    known = stored if at_us or seen is None else [seen, *stored]
+    found.enqueued_at = min(stored, default=None)
+    known = stored if at_us or found.seen_since is None else [found.seen_since, *stored]
     found.oldest_age_s = max(0.0, now - min(known)) if known else None
     heads = [*read.first, *read.last, *read.first_of_sessions]
     found.ahead_s = max((_ahead(row, now_us) for row in heads), default=0.0)
-    found.overdue = len(read.late)
-    found.stuck = sum(_is_lease(read.own, row.key) for row in read.late)
-    names, found.requests, last_seen = _consumers(read, now_us)
-    found.consumers = frozenset(names)
+    found.late = [one for one in _due(read) if one[0] <= now - GRACE_SECONDS]
+    _note_consumers(found, now_us)
     found.lags = dict(_lags(read, found.stats))
     found.streams = dict(_streams(layout, read.streams, found.stats))
-    ready = 0 if read.sessions is None else read.sessions.ready
-    found.troubles = judged(
-        Seen(
-            read=read,
-            now=now,
-            limits=limits,
-            problem=problem,
-            is_newer=is_newer,
-            dead=0 if found.stats is None else found.stats.dead,
-            available=(0 if found.stats is None else found.stats.available) + ready,
-            consumers=max(len(names), found.requests),
-            last_seen=last_seen,
-            enqueued_at=min(stored, default=None),
-            seen_since=seen,
-            ahead_s=found.ahead_s,
-        )
-    )
+    found.troubles = judged(found)
     return found
 
 
@@ -355,24 +253,27 @@ def _ahead(row: KeyValue, now_us: int) -> float:
     return 0.0
 
 
-def _is_lease(own: OwnKeys, key: bytes) -> bool:
-    line = own.sessions.line if is_within(key, own.sessions.line.prefix) else own.layout
-    timer = line.timer_of(key)
-    return timer is not None and timer[2] == Due.LEASE
+def _due(read: ReadRows) -> Iterator[tuple[float, str]]:
+    """Yield when each due timer was due, and its kind; "" for a key that is no timer."""
+    of_sessions = read.own.sessions.line
+    for row in read.due:
+        line = of_sessions if is_within(row.key, of_sessions.prefix) else read.own.layout
+        at_us, _, kind = line.timer_of(row.key) or (0, None, "")
+        yield at_us / 1e6, kind
 
 
-def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int, float]:
-    """Return the names of consumers that wait or have items, how many calls wait, and when the last of all ends."""
-    names: set[str] = set()
-    alive = last_us = 0
+def _note_consumers(found: QueueFigures, now_us: int) -> None:
+    """Note who waits or has items, how many calls wait, and when the last of all ends."""
+    read, names, last_us = found.rows, set[str](), 0
     requests = Requests(read.own.layout)
-    for is_subscription, found in ((False, read.requests), (True, read.waiting)):
-        for row in found:
+    for is_subscription, waiting in ((False, read.requests), (True, read.waiting)):
+        for row in waiting:
             with suppress(FormatError):
                 [request] = requests.opened([row])
                 last_us = max(last_us, request.wish.expires_at_us)
                 if request.wish.expires_at_us > now_us:
-                    alive += 1
+                    found.requests += 1
+                    found.wanted += request.wish.wanted
                     # A subscription's wish has the name of the subscription, and not that of the consumer.
                     names.add(f"waiting {request.wish.client.hex()}" if is_subscription else request.wish.consumer)
     for row in read.leased:
@@ -384,7 +285,7 @@ def _consumers(read: ReadRows, now_us: int) -> tuple[set[str], int, float]:
     for row in read.streams:
         if row.key.endswith(STREAM_SEEN) and len(row.value) == 8:
             last_us = max(last_us, int.from_bytes(row.value, "big"))
-    return names - {""}, alive, last_us / 1e6
+    found.consumers, found.last_seen = frozenset(names - {""}), last_us / 1e6
 
 
 def _lags(read: ReadRows, stats: Stats | None) -> Iterator[tuple[str, int]]:

@@ -14,7 +14,7 @@ from fdbqueue.engine.keys import behind
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.observe.figures import Wanted, find_wanted, read_these
-from fdbqueue.observe.judging import GRACE_SECONDS, Limits
+from fdbqueue.observe.judging import Limits
 from fdbqueue.reads.trouble import Trouble, Troubles, worst_first
 from fdbqueue.stored.items import BLOB_FORMAT_VERSION
 from fdbqueue.stored.layout import CATALOGUE
@@ -119,7 +119,7 @@ def check_health(
 
     report = HealthReport(commit_s=sorted(_commit_seconds(db) for _ in range(ROUNDS))[ROUNDS // 2])
     found = _slow_commit(report, limits)
-    for one in read_these(db, find_wanted(db, is_wanted), clock=clock, grace=GRACE_SECONDS, limits=limits):
+    for one in read_these(db, find_wanted(db, is_wanted), clock=clock, limits=limits):
         report.queues += 1
         report.ahead_s = max(report.ahead_s, one.ahead_s)
         if one.oldest_age_s is not None and one.oldest_age_s > (report.oldest_age_s or -1.0):

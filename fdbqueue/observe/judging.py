@@ -6,17 +6,17 @@ the web page, notebooks and the metrics all show what these functions find.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import counted, utc
 from fdbqueue.engine.api import KeyValue
-from fdbqueue.engine.keys import is_within
 from fdbqueue.errors import FormatError
 from fdbqueue.layers.schedules.schedules import stopped_at
+from fdbqueue.layers.sessions import SessionStats
 from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
@@ -24,9 +24,10 @@ from fdbqueue.moves.admission import items_in
 from fdbqueue.observe.reading import BlockedSession, ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
+from fdbqueue.stored.counters import Stats
 from fdbqueue.stored.items import MANY_ATTEMPTS, Notes, salvaged_notes
 from fdbqueue.stored.layout import Layout, described, name_of
-from fdbqueue.stored.names import queue_text, queue_word, session_told, session_word
+from fdbqueue.stored.names import queue_word, session_told, session_word
 from fdbqueue.stored.positions import Place
 from fdbqueue.stored.settings import Pause, mark_of
 from fdbqueue.stored.shapes import Due
@@ -58,41 +59,92 @@ class Limits:
     """How far a stored time may be ahead of this clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """The rows of a queue, and the figures that were made of them."""
+@dataclass(slots=True)
+class QueueFigures:
+    """The figures of one queue at one time."""
 
-    read: ReadRows
-    now: float
-    limits: Limits
-    problem: str
-    """What could not be read; "" if all could."""
-    is_newer: bool
-    """Whether a newer version of the library wrote that."""
-    dead: int
-    """Dead letters among its plain items."""
-    available: int
-    """Items that a consumer would get: plain ones, and sessions in the line."""
-    consumers: int
-    """Consumers that wait for items or have some, as far as a bounded look sees."""
-    last_seen: float
+    queue: str
+    """Its name, as the command line takes it."""
+    rows: ReadRows = field(repr=False, compare=False)
+    """What was read of it."""
+    now: float = 0.0
+    """When it was read, in seconds since 1970."""
+    limits: Limits = field(default_factory=Limits)
+    stats: Stats | None = None
+    """Its plain items by state, and the totals; None: they can't be read."""
+    levels: Mapping[int, int] = field(default_factory=dict)
+    """Available items by level."""
+    enqueued_at: float | None = None
+    """When the first of the items that are next was enqueued, also of sessions; None: that is not stored, or there is
+    none."""
+    seen_since: float | None = None
+    """Since when a first item without a stored time is known to be there, by earlier reads."""
+    oldest_age_s: float | None = None
+    """The time that the first available item has been in the queue, or that of a session that is next. Of an item that
+    stores no time it is known only from earlier reads, and at least. None without an item, or if nothing is known."""
+    ahead_s: float = 0.0
+    """By how many seconds the time of its first or last available item is ahead of the clock that was given."""
+    late: Sequence[tuple[float, str]] = ()
+    """When each timer was due that has not fired for 5 seconds, and its kind, "" for a foreign key; up to 100."""
+    requests: int = 0
+    """Calls that wait for items, up to 200."""
+    wanted: int = 0
+    """Items that they want."""
+    consumers: frozenset[str] = frozenset()
+    """Consumers that wait for items, or have some: those that a bounded look has found."""
+    last_seen: float = 0.0
     """When the newest request or lease ends or has ended; 0: there is none."""
-    enqueued_at: float | None
-    """When the first of the items that are next was enqueued; None: that is not stored, or there is none."""
-    seen_since: float | None
-    """Since when an item without a stored time is known to be there, by earlier reads."""
-    ahead_s: float
-    """By how many seconds a stored time is ahead of this clock."""
+    died: int = 0
+    """Items that became dead letters in total, also those that were redriven since."""
+    sessions: SessionStats | None = None
+    """Its sessions; None: it never had any."""
+    lags: Mapping[str, int] = field(default_factory=dict)
+    """About how many items each subscription has yet to look at."""
+    streams: Mapping[str, int] = field(default_factory=dict)
+    """How many items each stream has yet to ack: those of its open batches, and the available ones."""
+    paused: bool = False
+    problem: str = ""
+    """What could not be read; "" if all could."""
+    is_newer: bool = False
+    """Whether a newer version of the library wrote that."""
+    troubles: tuple[Trouble, ...] = ()
+    """What is wrong with it."""
+
+    @property
+    def dead(self) -> int:
+        """Dead letters among its plain items."""
+        return 0 if self.stats is None else self.stats.dead
+
+    @property
+    def available(self) -> int:
+        """Items that a consumer would get: plain ones, and sessions in the line."""
+        plain = 0 if self.stats is None else self.stats.available
+        return plain + (0 if self.sessions is None else self.sessions.ready)
+
+    @property
+    def stored_age_s(self) -> float | None:
+        """The time since `enqueued_at`."""
+        return None if self.enqueued_at is None else max(0.0, self.now - self.enqueued_at)
+
+    @property
+    def overdue(self) -> int:
+        """Late timers: nobody works here."""
+        return len(self.late)
+
+    @property
+    def stuck(self) -> int:
+        """Leases among them: their consumers have died, and no call has ended them."""
+        return sum(kind == Due.LEASE for _, kind in self.late)
+
+    @property
+    def running(self) -> int:
+        """How many consumers wait for items or have some, as far as a bounded look sees."""
+        return max(len(self.consumers), self.requests)
 
     @property
     def layout(self) -> Layout:
         """The queue's keys."""
-        return self.read.own.layout
-
-    @property
-    def queue(self) -> str:
-        """The queue's name as the command line takes it."""
-        return queue_text(self.layout.prefix)
+        return self.rows.own.layout
 
     @property
     def shell(self) -> str:
@@ -108,14 +160,14 @@ class Seen:
     def pause(self) -> Pause | None:
         """The pause of the queue; None: it is not paused, or is being renamed."""
         with suppress(FormatError):  # then `told_pause` says it
-            if mark_of(self.read.pause) is not None:
+            if mark_of(self.rows.pause) is not None:
                 return None
-        return self.read.told_pause
+        return self.rows.told_pause
 
     @property
     def may_have_consumers(self) -> bool:
         """Whether a consumer runs, or was there a moment ago."""
-        return bool(self.consumers) or self.last_seen > self.now - GONE_SECONDS
+        return bool(self.running) or self.last_seen > self.now - GONE_SECONDS
 
     def trouble(
         self, kind: str, severity: Severity, text: str, *, command: str = "", method: str = "", **more: Any
@@ -132,18 +184,18 @@ class Seen:
         )
 
 
-def judged(seen: Seen) -> tuple[Trouble, ...]:
+def judged(seen: QueueFigures) -> tuple[Trouble, ...]:
     """Return the troubles of a queue, one of each kind at most."""
     return tuple(found for find in _FINDERS if (found := find(seen)) is not None)
 
 
-def _unreadable(seen: Seen) -> Trouble | None:
+def _unreadable(seen: QueueFigures) -> Trouble | None:
     if not seen.problem:
         return None
     more: dict[str, Any] = {}
     told = {"command": "fdbqueue check {}", "method": "fdbqueue.check(db, Queue({}))"}
-    if seen.read.first and seen.problem.startswith(FIRST_ITEM):
-        first = seen.read.first[0]
+    if seen.rows.first and seen.problem.startswith(FIRST_ITEM):
+        first = seen.rows.first[0]
         position = _position(seen.layout.available, first)
         more = {"position": position, "since": _time(salvaged(first).enqueued_at_us)}
         if position is None:  # a foreign key
@@ -156,8 +208,8 @@ def _unreadable(seen: Seen) -> Trouble | None:
                 "command": f"fdbqueue bury {{}} {position.text}",
                 "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
             }
-    if seen.read.damaged and seen.problem == seen.read.problem:
-        name = session_of(seen.read.damaged)
+    if seen.rows.damaged and seen.problem == seen.rows.problem:
+        name = session_of(seen.rows.damaged)
         more = {"session": name}
         told = {
             "command": f"fdbqueue sessions {{}} --resume {_quoted(name)}",
@@ -168,15 +220,15 @@ def _unreadable(seen: Seen) -> Trouble | None:
     return seen.trouble("newer_format" if seen.is_newer else "unreadable", "problem", seen.problem, **told, **more)
 
 
-def _clock_ahead(seen: Seen) -> Trouble | None:
+def _clock_ahead(seen: QueueFigures) -> Trouble | None:
     if seen.ahead_s <= seen.limits.skew_s:
         return None
     text = f"An item was enqueued {seen.ahead_s:,.1f} s ahead of this clock. Set the clocks of the machines by NTP."
     return seen.trouble("clock_ahead", "problem", text, command="fdbqueue inspect {}", method="Queue({}).inspect(db)")
 
 
-def _blocked_session(seen: Seen) -> Trouble | None:
-    blocked = seen.read.blocked
+def _blocked_session(seen: QueueFigures) -> Trouble | None:
+    blocked = seen.rows.blocked
     if not blocked:
         return None
     first = blocked[0]
@@ -203,8 +255,8 @@ def _blocked_session(seen: Seen) -> Trouble | None:
     )
 
 
-def _full_quota(seen: Seen) -> Trouble | None:
-    read = seen.read
+def _full_quota(seen: QueueFigures) -> Trouble | None:
+    read = seen.rows
     try:
         quota = read.quota
     except FormatError as error:
@@ -229,8 +281,8 @@ def _full_quota(seen: Seen) -> Trouble | None:
     )
 
 
-def _expired_leases(seen: Seen) -> Trouble | None:
-    late = [at for at, kind in _late(seen) if kind == Due.LEASE]
+def _expired_leases(seen: QueueFigures) -> Trouble | None:
+    late = [at for at, kind in seen.late if kind == Due.LEASE]
     if not late:
         return None
     number, since = len(late), min(late)
@@ -247,8 +299,8 @@ def _expired_leases(seen: Seen) -> Trouble | None:
     )
 
 
-def _overdue_timers(seen: Seen) -> Trouble | None:
-    late = [at for at, kind in _late(seen) if kind not in (Due.LEASE, "")]
+def _overdue_timers(seen: QueueFigures) -> Trouble | None:
+    late = [at for at, kind in seen.late if kind not in (Due.LEASE, "")]
     if not late:
         return None
     number, since = len(late), min(late)
@@ -264,21 +316,21 @@ def _overdue_timers(seen: Seen) -> Trouble | None:
     )
 
 
-def _who_ends(seen: Seen, since: float, alone: Severity, them: str) -> tuple[Severity, str]:
+def _who_ends(seen: QueueFigures, since: float, alone: Severity, them: str) -> tuple[Severity, str]:
     """Return how bad late timers are, and the end of the sentence about them: whether a consumer will end them."""
     if not seen.may_have_consumers:
         return alone, f", and nobody ends {them}: start a consumer, or fire the due timers once."
-    if not seen.consumers:
+    if not seen.running:
         return "note", ". A consumer was here a moment ago: look again in a minute."
-    run = counted(seen.consumers, "consumer runs", "consumers run")
+    run = counted(seen.running, "consumer runs", "consumers run")
     if seen.now - since <= MOMENT_SECONDS:
         return "note", f". {run} and will end {them} in a moment."
     return alone, f". {run} and did not end {them}: busy, or the queue is paused."
 
 
-def _stopped_schedule(seen: Seen) -> Trouble | None:
+def _stopped_schedule(seen: QueueFigures) -> Trouble | None:
     now_us, found = int(seen.now * 1e6), []
-    for (name,), row in seen.layout.own_rows("schedule", seen.read.schedules):
+    for (name,), row in seen.layout.own_rows("schedule", seen.rows.schedules):
         with suppress(FormatError):  # `_damaged_record` tells of it
             at = stopped_at(seen.layout, row.key, row.value, now_us)
             if at is not None:
@@ -303,19 +355,19 @@ def _stopped_schedule(seen: Seen) -> Trouble | None:
     )
 
 
-def _name_within(seen: Seen) -> Trouble | None:
-    if not seen.read.above:
+def _name_within(seen: QueueFigures) -> Trouble | None:
+    if not seen.rows.above:
         return None
     return seen.trouble(
         "name_within",
         "problem",
-        f"{nested_told(seen.layout.prefix, seen.read.above)} Rename one of them.",
+        f"{nested_told(seen.layout.prefix, seen.rows.above)} Rename one of them.",
         command="fdbqueue rename {} NEW",
         method="fdbqueue.rename(db, {}, …)",
     )
 
 
-def _old_item(seen: Seen) -> Trouble | None:
+def _old_item(seen: QueueFigures) -> Trouble | None:
     most, since = seen.limits.age_s, seen.enqueued_at or seen.seen_since
     if most is None or since is None or seen.now - since <= most:
         return None
@@ -326,14 +378,14 @@ def _old_item(seen: Seen) -> Trouble | None:
         command="fdbqueue inspect {}",
         method="Queue({}).inspect(db)",
         since=since,
-        position=_position(seen.layout.available, seen.read.first[0]) if seen.read.first else None,
+        position=_position(seen.layout.available, seen.rows.first[0]) if seen.rows.first else None,
     )
 
 
-def _dead_letters(seen: Seen) -> Trouble | None:
+def _dead_letters(seen: QueueFigures) -> Trouble | None:
     if seen.dead <= 0:
         return None
-    letter = salvaged(seen.read.dead[0]) if seen.read.dead else None
+    letter = salvaged(seen.rows.dead[0]) if seen.rows.dead else None
     return seen.trouble(
         "dead_letters",
         "warning",
@@ -345,10 +397,10 @@ def _dead_letters(seen: Seen) -> Trouble | None:
     )
 
 
-def _session_dead_letters(seen: Seen) -> Trouble | None:
-    number = 0 if seen.read.sessions is None else seen.read.sessions.dead
+def _session_dead_letters(seen: QueueFigures) -> Trouble | None:
+    number = 0 if seen.rows.sessions is None else seen.rows.sessions.dead
     # Those of blocked sessions are told with the block.
-    number -= sum(one.counts.get("dead", 0) for one in seen.read.blocked)
+    number -= sum(one.counts.get("dead", 0) for one in seen.rows.blocked)
     if number <= 0:
         return None
     return seen.trouble(
@@ -361,7 +413,7 @@ def _session_dead_letters(seen: Seen) -> Trouble | None:
     )
 
 
-def _no_consumer(seen: Seen) -> Trouble | None:
+def _no_consumer(seen: QueueFigures) -> Trouble | None:
     if seen.available <= 0 or seen.may_have_consumers or seen.pause is not None:
         return None
     since = seen.enqueued_at or seen.seen_since
@@ -379,8 +431,8 @@ def _no_consumer(seen: Seen) -> Trouble | None:
     )
 
 
-def _many_attempts(seen: Seen) -> Trouble | None:
-    read, layout = seen.read, seen.layout
+def _many_attempts(seen: QueueFigures) -> Trouble | None:
+    read, layout = seen.rows, seen.layout
     rows = [*read.first, *read.leased, *read.delayed, *read.first_of_sessions]
     row = max(rows, key=lambda one: salvaged(one).attempt, default=None)
     if row is None or (notes := salvaged(row)).attempt < MANY_ATTEMPTS:
@@ -399,8 +451,8 @@ def _many_attempts(seen: Seen) -> Trouble | None:
     )
 
 
-def _long_wait(seen: Seen) -> Trouble | None:
-    waits = seen.read.waits
+def _long_wait(seen: QueueFigures) -> Trouble | None:
+    waits = seen.rows.waits
     if waits is None or waits.until_us / 1e6 <= seen.now + LONG_WAIT_SECONDS:
         return None
     name = session_of(waits.pointer.name)
@@ -414,9 +466,9 @@ def _long_wait(seen: Seen) -> Trouble | None:
     )
 
 
-def _foreign_key(seen: Seen) -> Trouble | None:
-    read, layout = seen.read, seen.layout
-    number = read.foreign + sum(kind == "" for _, kind in _late(seen))
+def _foreign_key(seen: QueueFigures) -> Trouble | None:
+    read, layout = seen.rows, seen.layout
+    number = read.foreign + sum(kind == "" for _, kind in seen.late)
     for family, found in (("schedule", read.schedules), ("subscriptions", read.subscriptions)):
         number += sum(layout.parts(family, row.key) is None for row in found)
     if not number:
@@ -431,10 +483,10 @@ def _foreign_key(seen: Seen) -> Trouble | None:
     )
 
 
-def _rename_under_way(seen: Seen) -> Trouble | None:
+def _rename_under_way(seen: QueueFigures) -> Trouble | None:
     mark = None
     with suppress(FormatError):
-        mark = mark_of(seen.read.type)
+        mark = mark_of(seen.rows.type)
     if mark is None or mark.done:
         return None
     old, new = (name_of(prefix) for prefix in (mark.old, mark.new))
@@ -449,7 +501,7 @@ def _rename_under_way(seen: Seen) -> Trouble | None:
     )
 
 
-def _paused_queue(seen: Seen) -> Trouble | None:
+def _paused_queue(seen: QueueFigures) -> Trouble | None:
     pause = seen.pause
     if pause is None:
         return None
@@ -463,8 +515,8 @@ def _paused_queue(seen: Seen) -> Trouble | None:
     )
 
 
-def _paused_session(seen: Seen) -> Trouble | None:
-    paused = seen.read.session_pauses
+def _paused_session(seen: QueueFigures) -> Trouble | None:
+    paused = seen.rows.session_pauses
     if not paused:
         return None
     name = session_of(paused[0])
@@ -481,9 +533,9 @@ def _paused_session(seen: Seen) -> Trouble | None:
     )
 
 
-def _suspended_subscription(seen: Seen) -> Trouble | None:
+def _suspended_subscription(seen: QueueFigures) -> Trouble | None:
     layout, found = seen.layout, []
-    for (name,), row in layout.own_rows("subscriptions", seen.read.subscriptions):
+    for (name,), row in layout.own_rows("subscriptions", seen.rows.subscriptions):
         with suppress(FormatError):
             if is_suspended(layout, name, row.value):
                 found.append(name)
@@ -502,21 +554,11 @@ def _suspended_subscription(seen: Seen) -> Trouble | None:
     )
 
 
-_FINDERS: Sequence[Callable[[Seen], Trouble | None]] = (
+_FINDERS: Sequence[Callable[[QueueFigures], Trouble | None]] = (
     *(_unreadable, _clock_ahead, _blocked_session, _full_quota, _expired_leases, _stopped_schedule, _name_within),
     *(_old_item, _dead_letters, _session_dead_letters, _no_consumer, _overdue_timers, _many_attempts, _long_wait),
     *(_foreign_key, _rename_under_way, _paused_queue, _paused_session, _suspended_subscription),
 )
-
-
-def _late(seen: Seen) -> Iterator[tuple[float, str]]:
-    """Yield when each late timer was due, and its kind; "" for a key that is no timer."""
-    own = seen.read.own
-    line_of_sessions = own.sessions.line
-    for row in seen.read.late:
-        line = line_of_sessions if is_within(row.key, line_of_sessions.prefix) else own.layout
-        at_us, _, kind = line.timer_of(row.key) or (0, None, "")
-        yield at_us / 1e6, kind
 
 
 def _position(place: Place, row: KeyValue) -> Position | None:

@@ -122,8 +122,8 @@ class ReadRows(QueueRows):
     """Whether it has levels or sessions."""
     streams: list[KeyValue] = field(default_factory=list)
     subscriptions: list[KeyValue] = field(default_factory=list)
-    late: list[KeyValue] = field(default_factory=list)
-    """Timers that are late, also those of the lines of sessions."""
+    due: list[KeyValue] = field(default_factory=list)
+    """Timers that are due, also those of the lines of sessions."""
     first: list[KeyValue] = field(default_factory=list)
     """The first available item."""
     last: list[KeyValue] = field(default_factory=list)
@@ -175,13 +175,13 @@ def rows_of(prefix: bytes) -> ReadRows:
     return ReadRows(own.layout, own=own)
 
 
-async def read_rows(tr: Transaction, found: Sequence[ReadRows], late_us: int, *, begun: bool = False) -> None:
+async def read_rows(tr: Transaction, found: Sequence[ReadRows], now_us: int, *, begun: bool = False) -> None:
     """Read the rows of some queues, by snapshot.
 
     Args:
         found: their records, to be filled.
         begun: whether `read_first` has read the first rows of each.
-        late_us: timers that are due up to this time are late.
+        now_us: timers that are due up to this time are read.
 
     *Cost:* six reads for each queue; one more if it has items, and one each if it has leases, delayed items or dead
     letters. A name of several parts adds one for each part but one, subscriptions two, and a quota of bytes the
@@ -190,15 +190,15 @@ async def read_rows(tr: Transaction, found: Sequence[ReadRows], late_us: int, *,
     group adds one. The reads of all queues are under way together.
     """
     for phase in (read_first, _more, _sessions, _of_sessions)[begun:]:
-        reading = [started(phase(tr, one, late_us)) for one in found]
+        reading = [started(phase(tr, one, now_us)) for one in found]
         for steps in reading:
             await steps
 
 
-async def read_first(tr: Transaction, one: ReadRows, late_us: int) -> None:
+async def read_first(tr: Transaction, one: ReadRows, now_us: int) -> None:
     """Read what every queue has."""
     view, layout = tr.snapshot, one.own.layout
-    timers_end, requests, schedules = layout.timers_until(late_us)[1], Requests(layout), one.own.schedules.range()
+    timers_end, requests, schedules = layout.timers_until(now_us)[1], Requests(layout), one.own.schedules.range()
     counting = started(read_counts(tr, layout))
     telling = started(rows(view, layout.paused_key, timers_end, limit=MOST_TOLD))
     asking = started(rows(view, requests.begin, schedules.stop, limit=MOST_ASKED))
@@ -272,8 +272,8 @@ def _sort(one: ReadRows, row: KeyValue) -> None:
     """Put a row of the read from the pause to the timers where it belongs."""
     layout = one.own.layout
     if is_within(row.key, layout.timers_prefix):
-        if len(one.late) < MOST_TIMERS:
-            one.late.append(row)
+        if len(one.due) < MOST_TIMERS:
+            one.due.append(row)
     elif row.key == layout.paused_key:
         one.pause = row.value
     elif is_within(row.key, layout.streams.key()):
@@ -328,7 +328,7 @@ async def _note(one: ReadRows, steps: Steps[None]) -> None:
         one.fail(error)
 
 
-async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
+async def _sessions(tr: Transaction, one: ReadRows, now_us: int) -> None:
     """Read the lines of its sessions, and the first items of the sessions that are next."""
     if one.sessions is not None and not one.sessions.enqueued:
         one.added[SESSIONS] = None
@@ -342,9 +342,9 @@ async def _sessions(tr: Transaction, one: ReadRows, late_us: int) -> None:
     records = started(_slots_and_codec(tr, one.own.layout, one.own.sessions))
     pointers: list[KeyValue] = []
     aside: list[KeyValue] = []
-    requests, late, timers = Requests(line), line.timers_until(late_us), line.timers.range()
+    requests, due, timers = Requests(line), line.timers_until(now_us), line.timers.range()
     reading = [
-        (one.late, started(rows(view, *late, limit=MOST_TIMERS))),
+        (one.due, started(rows(view, *due, limit=MOST_TIMERS))),
         (one.requests, started(rows(view, requests.begin, requests.end, limit=MOST_REQUESTS))),
         (one.leased, started(rows(view, line.leased.begin, line.leased.end, limit=MOST_POINTERS))),
         (pointers, started(rows(view, line.begin, line.end, limit=MOST_FIRST))),

@@ -9,14 +9,16 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from fdbqueue.base.arguments import check_limit
+from fdbqueue.base.arguments import HostPort, check_limit, host_and_port
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.transactional import only_database
 from fdbqueue.errors import FdbQueueError
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.observe.figures import Ages, QueueFigures, Wanted, find_wanted, read_these
-from fdbqueue.observe.judging import GRACE_SECONDS
+from fdbqueue.observe.figures import Wanted, find_wanted, read_these
+from fdbqueue.observe.judging import QueueFigures
+from fdbqueue.reads.queue_rows import ITEM_STATES, TOTALS
+from fdbqueue.reads.remembering import Ages
 from fdbqueue.stored.names import queue_text
 
 try:
@@ -30,9 +32,6 @@ MOST_QUEUES = 1_000
 """How many queues a scrape reads if no other number is given."""
 TIMEOUT_SECONDS = 4.0
 """How long a transaction of a scrape, and a scrape that waits for another one, may take."""
-TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
-"""Counters of a queue that only grow."""
-STATES = ("available", "leased", "claimed", "delayed", "dead")
 SESSIONS = ("ready", "busy", "waiting", "gated")
 OUTCOMES = ("acked", "failed", "dead", "snoozed", "returned", "lost")
 """What a consumer counts of its items."""
@@ -61,7 +60,7 @@ class Figures(Collector):
         self._consumers = consumers
         self._limit = limit
         self.lock = threading.Lock()
-        self._ages = Ages()
+        self._ages = dict[bytes, Ages]()
 
     def collect(self) -> Iterator[Metric]:
         """Read the database, and yield the metrics."""
@@ -96,7 +95,7 @@ class Figures(Collector):
             timeout_ms = int(TIMEOUT_SECONDS * 1_000)
             chosen = list(find_wanted(self._db, self._wanted, timeout_ms))
             some = chosen[: self._limit]
-            reading = read_these(self._db, some, grace=GRACE_SECONDS, ages=self._ages, timeout_ms=timeout_ms)
+            reading = read_these(self._db, some, ages=self._ages, timeout_ms=timeout_ms)
             return list(reading), len(chosen) - len(some)
         finally:
             self.lock.release()
@@ -145,7 +144,7 @@ def _of_queues(found: list[QueueFigures]) -> Iterator[Metric]:
     for one in found:
         own = [one.queue]
         if one.stats is not None:
-            for state in STATES:
+            for state in ITEM_STATES:
                 items.add_metric([*own, state], getattr(one.stats, state))
         in_all = [stats for stats in (one.stats, one.sessions) if stats is not None]
         for name, total in totals.items():
@@ -240,7 +239,7 @@ class MetricsServer:
     ) -> None:
         check_limit(limit, "queues to tell of")
         self._limit = limit
-        self._host, self._port = _parsed(listen)
+        self._listen = _parsed(listen)
         self._wanted = Wanted(include, exclude)
         self.lock = threading.Lock()
         self._server = contextlib.ExitStack()
@@ -248,13 +247,12 @@ class MetricsServer:
         self._users: list[Consumer | None] = []
 
     def __repr__(self) -> str:
-        return f"MetricsServer({self._host}:{self._port})"
+        return f"MetricsServer({self._listen.host}:{self._listen.port})"
 
     @property
     def address(self) -> str:
         """Where it listens, ``HOST:PORT``; with the port that it got, while it listens."""
-        port = self._port if self._bound is None else self._bound
-        return f"[{self._host}]:{port}" if ":" in self._host else f"{self._host}:{port}"
+        return str(self._listen if self._bound is None else self._listen._replace(port=self._bound))
 
     def text(self, db: Database) -> bytes:
         """Return what a scrape would get now, without serving."""
@@ -300,14 +298,14 @@ class MetricsServer:
 
         registry = CollectorRegistry()
         registry.register(Figures(db, self._wanted, self._consumers, limit=self._limit))
-        return serving(asgi(make_wsgi_app(registry)), self._host, self._port, name="fdbqueue-metrics")
+        return serving(asgi(make_wsgi_app(registry)), *self._listen, name="fdbqueue-metrics")
 
     def _consumers(self) -> list[Consumer]:
         with self.lock:
             return [one for one in self._users if one is not None]
 
 
-def _parsed(listen: object) -> tuple[str, int]:
+def _parsed(listen: object) -> HostPort:
     """Return host and port.
 
     Raises:
@@ -315,10 +313,9 @@ def _parsed(listen: object) -> tuple[str, int]:
     """
     if not isinstance(listen, str):
         raise TypeError(f"listen is HOST:PORT, as in '127.0.0.1:9464', not {listen!r}.")
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+    found = host_and_port(listen)
+    if found is None:
         raise ValueError(f"listen is HOST:PORT, as in '127.0.0.1:9464', not {listen!r}.")
     with contextlib.suppress(ValueError):
-        host = str(ipaddress.ip_address(host))
-    return host, int(port)
+        return found._replace(host=str(ipaddress.ip_address(found.host)))
+    return found

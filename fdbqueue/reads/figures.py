@@ -13,6 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from fdbqueue.base.reprs import escape
+from fdbqueue.reads.queue_rows import ITEM_STATES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,14 +21,7 @@ if TYPE_CHECKING:
 
     from fdbqueue.reads.inspecting import Inspection
 
-COLOURS = {
-    "available": "#0072B2",
-    "leased": "#E69F00",
-    "claimed": "#56B4E9",
-    "delayed": "#009E73",
-    "dead": "#D55E00",
-}
-"""A colour for each state of items, in the order in which they are shown."""
+COLOURS = {name: state.colour for name, state in ITEM_STATES.items()}
 OTHERS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
 INK, FAINT = "#333333", "#dddddd"
 STYLE: dict[Any, Any] = {

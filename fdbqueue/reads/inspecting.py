@@ -8,11 +8,10 @@ remembers the counters of each one.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise
 from typing import Any, cast
 
 from fdbqueue.base.beside import KeptBeside
@@ -22,8 +21,8 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.reads.figures import COLOURS
-from fdbqueue.reads.queue_rows import PagePart, Section, WholeLook, looks, page_parts, stored_in
+from fdbqueue.reads.queue_rows import ITEM_STATES, PagePart, Section, WholeLook, looks, page_parts, stored_in
+from fdbqueue.reads.remembering import History, Look, flows
 from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.catalogue import about_if_readable
 from fdbqueue.stored.codecs import Codec, reason_of
@@ -100,16 +99,6 @@ class DeadReason(Shown):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Look(Shown):
-    """The counters of a queue at a time."""
-
-    at: float
-    """The time, in seconds since 1970."""
-    stats: Stats
-    """The counters."""
-
-
-@dataclass(frozen=True, slots=True, repr=False)
 class Inspection:
     """What `Queue.inspect` found. Notebooks show it as a page; `print` shows the same as text."""
 
@@ -171,12 +160,8 @@ class Inspection:
     @property
     def rates(self) -> dict[str, tuple[float, ...]]:
         """Items per second that came and went between the looks of `history`."""
-        looks = [(one.at, one.stats.enqueued, one.stats.dequeued) for one in self.history]
-        steps = [(later[0] - one[0], later[1] - one[1], later[2] - one[2]) for one, later in pairwise(looks)]
-        return {
-            "in": tuple(came / seconds for seconds, came, _ in steps if seconds > 0),
-            "out": tuple(went / seconds for seconds, _, went in steps if seconds > 0),
-        }
+        steps = [*flows(self.history)]
+        return {"in": tuple(came for came, _ in steps), "out": tuple(went for _, went in steps)}
 
     @property
     def other_errors(self) -> int:
@@ -222,7 +207,7 @@ class Inspection:
 
     def charts(self) -> Iterator[str]:
         """Yield the charts, drawn with text."""
-        counts = [(state, getattr(self.stats, state)) for state in COLOURS]
+        counts = [(state, getattr(self.stats, state)) for state in ITEM_STATES]
         yield _bars([pair for pair in counts if pair[1] or pair[0] in STATES])
         yield self.facts
         if self.ages_s:
@@ -270,7 +255,7 @@ class Inspection:
         return inspection_figure(self)
 
 
-_looks: KeptBeside[dict[bytes, deque[Look]]] = KeptBeside(dict)
+_histories: KeptBeside[dict[bytes, History]] = KeptBeside(dict)
 """The looks of this process, by database and by the queue's prefix."""
 
 
@@ -287,12 +272,9 @@ async def inspect_queue(
     if not is_database(tr):
         return await body(cast(Transaction, tr))
     found = await attempts(cast(Database, tr), body)
-    seen = _looks.of(tr).setdefault(layout.prefix, deque(maxlen=MOST_LOOKS))
-    if seen and (found.stats.enqueued < seen[-1].stats.enqueued or found.at < seen[-1].at):
-        seen.clear()  # the queue was cleared, or the clock was set back
-    seen.append(found.history[-1])
-    recent = tuple(one for one in list(seen) if one.at > found.at - HISTORY_S)
-    return replace(found, history=recent)
+    history = _histories.of(tr).setdefault(layout.prefix, History(HISTORY_S))
+    history.add(found.history[-1], MOST_LOOKS)
+    return replace(found, history=tuple(history.looks))
 
 
 async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described: str, limit: int) -> Inspection:

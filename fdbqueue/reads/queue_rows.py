@@ -8,8 +8,8 @@ that return figures take theirs from `read_figures`. No other module reads count
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeAlias, cast
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
 
 from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.reprs import Table
@@ -149,6 +149,45 @@ def add_to_check(name: str, part: CheckPart) -> None:
 
 SESSIONS = "sessions"
 """The name of the part that has the totals of sessions."""
+
+
+class ItemState(NamedTuple):
+    """A state of items, as all views show it."""
+
+    colour: str
+    in_sessions: str = ""
+    """The number of `SessionStats` that counts such items of sessions."""
+    time: str = ""
+    """What the time means that a list of such items shows; "": they have no list."""
+    time_field: str = ""
+    """That time of a `StoredItem`."""
+
+
+ITEM_STATES: Mapping[str, ItemState] = {
+    "available": ItemState("#0072B2", "available", "enqueued", "enqueued_at"),
+    "leased": ItemState("#E69F00", "busy", "lease ends", "expires_at"),
+    "claimed": ItemState("#56B4E9"),
+    "delayed": ItemState("#009E73", "delayed", "due", "visible_at"),
+    "dead": ItemState("#D55E00", "dead", "died", "died_at"),
+}
+"""The states of items, in the order in which they are shown. A batch of a stream has the claimed ones."""
+TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
+"""The numbers of `Stats` that only grow."""
+
+
+def with_sessions(stats: Stats, sessions: Any) -> Stats:
+    """Return the numbers of plain items with those of a queue's sessions. An item in progress is a leased one.
+
+    Args:
+        sessions: the `SessionStats`; None: it never had any.
+    """
+    if sessions is None:
+        return stats
+    numbers = {one.in_sessions for one in ITEM_STATES.values()}.union(TOTALS)
+    found = {name: getattr(sessions, name, 0) for name in numbers if name}
+    busy = min(found.pop("busy"), found["available"])
+    found |= {"available": found["available"] - busy, "leased": busy}
+    return replace(stats, **{name: getattr(stats, name) + number for name, number in found.items()})
 
 
 @dataclass(slots=True)

@@ -28,12 +28,13 @@ from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.engine.keys import is_within
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions import Sessions
+from fdbqueue.reads.queue_rows import ITEM_STATES
 from fdbqueue.reads.trouble import Trouble, Troubles, rank_of
 from fdbqueue.stored.layout import Layout, Name
 from fdbqueue.stored.names import queue_text, session_named, session_text, text_named
 from fdbqueue.web import changes, looks, shown
 from fdbqueue.web.guard import LOOPBACK, Guard
-from fdbqueue.web.looks import ITEM_STATES, WantedItems, search
+from fdbqueue.web.looks import LISTED_STATES, WantedItems, search
 from fdbqueue.web.sampling import Sampler
 from fdbqueue.web.shown import Sayings
 
@@ -45,13 +46,6 @@ QUEUES_A_PAGE = 100
 SESSION_STATES = ("ready", "busy", "gated", "waiting", "paused", "blocked", "idle")
 OWN_TABLES = ("first items", "last items", "who works on what", "largest sessions", "dead letters by error")
 """Tables of an inspection that the queue's page shows in its own way, with links."""
-TIMES = {
-    "available": ("enqueued", "enqueued_at"),
-    "leased": ("lease ends", "expires_at"),
-    "delayed": ("due", "visible_at"),
-    "dead": ("died", "died_at"),
-}
-"""The time that the list of items shows, by state: its title and its field."""
 STATIC = {"style.css": "text/css", "page.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
@@ -182,7 +176,7 @@ class AdminApp:
         rows = []
         for info in page:
             history = self.sampler.history(info.text)
-            came, went = history.rates()
+            came, went = history.rates
             line = shown.spark(history.depths)
             rows.append({"info": info, "in": came, "out": went, "spark": line, "troubles": troubles.get(info.text, ())})
         more = page[-1].text if len(wanted) > begin + QUEUES_A_PAGE else ""
@@ -196,14 +190,14 @@ class AdminApp:
         queue = self._opened(request)
         page = queue.inspect(self._db)
         history = self.sampler.history(queue_text(queue.layout.prefix))
-        came, went = history.rates()
+        came, went = history.rates
         sessions = page.sessions
         errors, read = looks.errors_of(self._db, queue) if page.stats.dead else ([], 0)
         return {
             "page": page,
             "spark": shown.spark(history.depths, 480, 60),
             "deepest": int(max(history.depths, default=0.0)),
-            "began": history.points[0][0] if history.points else None,
+            "began": history.looks[0].at if history.looks else None,
             "errors": errors[: looks.MOST_ERRORS],
             "errors_read": read,
             "rates": (came, went),
@@ -225,8 +219,8 @@ class AdminApp:
             "found": page.items,
             "looked": page.looked_at,
             "more": more,
-            "states": ITEM_STATES,
-            "time": TIMES[wanted.state],
+            "states": LISTED_STATES,
+            "time": ITEM_STATES[wanted.state][2:],
         }
 
     def _item_of(self, request: Request) -> Shown:
@@ -374,7 +368,7 @@ class AdminApp:
             "csrf": request.scope.get("fdbqueue.csrf", ""),
             "changes": self._changes,
             "kinds": changes.CHANGES,
-            "item_states": ITEM_STATES,
+            "item_states": LISTED_STATES,
             "no_error": looks.NO_ERROR,
             "queue": request.scope.get("fdbqueue.queue", given.get("queue", "")),
             "given": given,

@@ -17,9 +17,10 @@ from fdbqueue.layers.leases.browsing import opened
 from fdbqueue.layers.sessions import SessionInfo
 from fdbqueue.layers.sessions.reading.listing import LargeSession
 from fdbqueue.layers.streams import Stream, StreamState
-from fdbqueue.layers.subscriptions import Selector, SubscriptionStats
-from fdbqueue.layers.subscriptions.selectors import ItemTest
+from fdbqueue.layers.subscriptions import SubscriptionStats
+from fdbqueue.layers.subscriptions.selectors import row_test
 from fdbqueue.reads.inspecting import DeadReason, reasons_of
+from fdbqueue.reads.queue_rows import ITEM_STATES
 from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored import names
 from fdbqueue.stored.codecs import CODEC_ERRORS
@@ -127,7 +128,7 @@ CHOOSE_SECONDS = 2.0
 READ_ROWS = 200
 MOST_CHOSEN = 10_000
 """How many items one change by a search takes at most."""
-ITEM_STATES = ("available", "leased", "delayed", "dead")
+LISTED_STATES = tuple(name for name, state in ITEM_STATES.items() if state.time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,20 +149,9 @@ class WantedItems:
         Raises:
             SelectorError: it is no condition. ValueError: there is no such state.
         """
-        if self.state not in ITEM_STATES:
-            raise ValueError(f"The state is one of {', '.join(ITEM_STATES)}, not {self.state[:40]!r}.")
-        place = place_of(queue, self.state)
-        fits = ItemTest(queue.layout, Selector(self.where)) if self.where else None
-        needle = self.text.encode()
-
-        def test(row: KeyValue) -> bool:
-            if needle and needle not in row.value:
-                return False
-            if self.error and not error_of(row).startswith(self.error):
-                return False
-            return fits is None or fits(queue.layout.available.key(place.packed(row.key)), row.value)
-
-        return test
+        if self.state not in LISTED_STATES:
+            raise ValueError(f"The state is one of {', '.join(LISTED_STATES)}, not {self.state[:40]!r}.")
+        return row_test(queue.layout, cast("State", self.state), self.where, self.error, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,11 +182,6 @@ def place_of(queue: Queue, state: str) -> Place:
     """Return the place of a state's items."""
     found: Place = getattr(queue.layout, state)
     return found
-
-
-def error_of(row: KeyValue) -> str:
-    """Return the last error in an item's notes, as far as they can be read; "" if there is none."""
-    return salvaged_notes(row.value)[0].error
 
 
 def search(db: Database, queue: Queue, wanted: WantedItems, after: Position | None = None) -> ResultPage:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, field, replace
 
 from fdbqueue import ClusterError, FDBError, FdbQueueError, QueueInfo, StorageError
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.observe.troubles import listed
+from fdbqueue.reads.queue_rows import with_sessions
+from fdbqueue.reads.remembering import History, Look
 from fdbqueue.reads.trouble import Troubles, worst_first
 from fdbqueue.stored.layout import Name
 
@@ -32,39 +33,6 @@ ALL_POINTS = 240_000
 """How many points of all queues are kept, in about 50 MB. Of many queues each has fewer."""
 
 
-@dataclass(slots=True)
-class History:
-    """The last hour of one queue: the time, the waiting items, and the totals that came and went."""
-
-    points: deque[tuple[float, int, int, int]] = field(default_factory=lambda: deque(maxlen=POINTS))
-
-    def add(self, at: float, depth: int, came: int, went: int, most: int = POINTS) -> None:
-        """Add a point, and keep up to `most` points of the last hour, 15 seconds apart or more.
-
-        The newest one is always kept.
-        """
-        points = self.points
-        if points and (came < points[-1][2] or at < points[-1][0]):
-            points.clear()  # the queue was cleared, or the clock was set back
-        if len(points) > 1 and points[-1][0] - points[-2][0] < HOUR / most:
-            points.pop()
-        points.append((at, depth, came, went))
-        while points[0][0] < at - HOUR or len(points) > most:
-            points.popleft()
-
-    def rates(self) -> tuple[float | None, float | None]:
-        """Return items a second that came and went since the point before the last; None if there is none."""
-        if len(self.points) < 2:
-            return None, None
-        (then, _, came, went), (now, _, comes, goes) = self.points[-2], self.points[-1]
-        return ((comes - came) / (now - then), (goes - went) / (now - then)) if now > then else (None, None)
-
-    @property
-    def depths(self) -> list[float]:
-        """The waiting items, from the oldest point to the newest."""
-        return [float(point[1]) for point in self.points]
-
-
 @dataclass(frozen=True, slots=True)
 class Sample:
     """All queues at one time."""
@@ -77,11 +45,6 @@ class Sample:
     """What is wrong with them, the worst first."""
     problem: str = ""
     """Why the last read failed; the queues are those of the one before."""
-
-
-def depth_of(info: QueueInfo) -> int:
-    """Return the available items of a queue, with those of its sessions."""
-    return info.stats.available + (0 if info.sessions is None else info.sessions.available)
 
 
 class Sampler:
@@ -125,7 +88,7 @@ class Sampler:
 
     def history(self, text: str) -> History:
         """Return the last hour of a queue, by the text of its name: names such as (1,) and (1.0,) are equal."""
-        return self.histories.get(text) or History()
+        return self.histories.get(text) or History(HOUR)
 
     def refresh(self) -> None:
         """Read again soon, after a change."""
@@ -173,10 +136,8 @@ class Sampler:
         troubles = worst_first(trouble for one in every for trouble in one.troubles)
         now, most = time.time(), max(2, min(POINTS, ALL_POINTS // max(1, len(found))))
         for info in found:
-            totals = info.stats, info.sessions
-            came = sum(getattr(one, "enqueued", 0) for one in totals)
-            went = sum(getattr(one, "dequeued", 0) for one in totals)
-            self.histories.setdefault(info.text, History()).add(now, depth_of(info), came, went, most)
+            look = Look(now, with_sessions(info.stats, info.sessions))
+            self.histories.setdefault(info.text, History(HOUR)).add(look, most, apart=HOUR / most)
         known = {info.text for info in found}
         for gone in self.histories.keys() - known:
             del self.histories[gone]

@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
+from fdbqueue.base.arguments import host_and_port
+
 BEAT_SECONDS = 1.0
 """How often the event loop says that it turns."""
 ASK_SECONDS = 5.0
@@ -113,9 +115,7 @@ class Probe:
                 raise ValueError("health='file:' names no file. Give file:PATH.")
             return
         if isinstance(where, str):
-            self.host, _, port = where.rpartition(":")
-            self.host = self.host.removeprefix("[").removesuffix("]")
-            where = int(port) if self.host and port.isascii() and port.isdigit() else -1
+            self.host, where = host_and_port(where) or ("", -1)
         if not 0 <= where <= 65_535:
             raise ValueError("health is 'file:PATH', a port from 0 to 65535, or 'HOST:PORT', as '0.0.0.0:8080'.")
         self.port = where

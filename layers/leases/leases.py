@@ -29,6 +29,7 @@ from fdbqueue.lowlevel import (
     only_transaction,
     verb,
 )
+from fdbqueue.reads.remembering import Ages
 from fdbqueue.stored.policies import Backoff, check_policy
 from fdbqueue.stored.settings import check_renamed
 
@@ -47,7 +48,7 @@ from .lease import (
     this_consumer,
     visible_at,
 )
-from .reports import LeaseStats, Looks, check_leases, read_lease_stats
+from .reports import LeaseStats, check_leases, read_lease_stats
 from .taking import Head, Taking, commit_if_written
 from .timers import ReclaimReport, next_due_us, reclaim
 from .transitions import Retry, check_failure
@@ -126,7 +127,7 @@ class Leases(Named, ByPosition[V]):
         self.dead = DeadLetters(queue, self.now_us)
         """The dead letters: browse, redrive, purge."""
         self._holding = Holding(queue, self.retry)
-        self._looks = Looks()
+        self._ages = Ages()
         self._given = policy
         queue.layout.known.give(policy, repr(queue))
 
@@ -560,7 +561,7 @@ class Leases(Named, ByPosition[V]):
             read_lease_stats,
             layout=self.layout,
             now_us=self.now_us(),
-            looks=self._looks,
+            ages=self._ages,
             remember=is_database(tr),
         )
         return await self.queue.read(tr, read)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import pairwise
 from typing import TypeAlias
 
 from fdbqueue import CheckReport, Queue, Stats
@@ -29,8 +28,9 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import group_keys, named_group, read_record
 from fdbqueue.reads.check import check_queue, checked, read_in
-from fdbqueue.stored.counters import read_own_stats, signed
-from fdbqueue.stored.positions import rank_of
+from fdbqueue.reads.queue_rows import read_figures
+from fdbqueue.reads.remembering import Ages
+from fdbqueue.stored.counters import signed
 from fdbqueue.stored.shapes import Due
 
 from .timers import due_timers
@@ -257,24 +257,8 @@ COLUMNS = (
 
 
 # Stats of a queue with leases, and the age of its first item.
-#
-# To store only its payload and one byte, a plain enqueue notes no time. So the queue does not tell the item's age.
-# The
-# index does not tell it either, since an empty queue gives the same indices to other items. So a process remembers,
-# at
-# each look, how many items had been enqueued in total. The items enqueued before the first available item are no
-# longer
-# available, so the number of unavailable items limits theirs. If an earlier look counted more enqueued items than
-# that,
-# the item was there then. This needs no write and no further read.
 
 OVERDUE_LIMIT = 1_000
-MAX_LOOKS = 256
-"""Most earlier looks that are remembered; beyond that, some are forgotten."""
-PRECISION = 4
-"""An age may be too small by one part in so many. So a few looks are enough for years."""
-LOOK_US = 1_000_000
-"""A look within this time after another one is not remembered."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -291,67 +275,25 @@ class LeaseStats(Stats):
     stats of a database. The bound is 0 at the first time. None without an available item."""
 
 
-class Looks:
-    """The counters that earlier looks at a queue saw, in the memory of one process.
-
-    The counters show a clear of the queue, unless more items came and went after it than before.
-    """
-
-    def __init__(self) -> None:
-        self.kept: list[tuple[int, int]] = []
-        """The time of each look, and how many items had been enqueued by then."""
-        self._gone = 0
-        self._first = (b"", 0)
-        """The first available item, and the time of the first look that saw it."""
-
-    def remember(self, counted: Stats, first: bytes, now_us: int) -> None:
-        """Remember a look at the counters and the packed position of the first available item, b"" for none."""
-        gone = counted.dequeued + counted.expired + counted.purged + counted.deleted
-        if gone < self._gone or (self.kept and counted.enqueued < self.kept[-1][1]):
-            self.kept = []  # the queue was cleared
-        self._gone = gone
-        if first != self._first[0]:
-            self._first = (first, now_us)
-        if not self.kept or now_us - self.kept[-1][0] >= LOOK_US:
-            looks = [*self.kept, (now_us, counted.enqueued)]
-            self.kept = looks if len(looks) <= MAX_LOOKS else _thinned(looks, now_us)
-
-    def age_us(self, counted: Stats, first: bytes, now_us: int) -> int:
-        """Return a lower bound of the time that the first available item has been in the queue."""
-        since = [self._first[1]] if first == self._first[0] else []
-        if rank_of(first) is None:  # with ranks, earlier items may be available behind it
-            at_most = counted.enqueued - counted.available + 1
-            since += [at_us for at_us, enqueued in self.kept if enqueued >= at_most]
-        return max(0, now_us - min(since, default=now_us))
-
-
-def _thinned(looks: list[tuple[int, int]], now_us: int) -> list[tuple[int, int]]:
-    kept = looks[:1]
-    for one, following in pairwise(looks[1:]):
-        if following[0] - kept[-1][0] > (now_us - one[0]) / PRECISION:
-            kept.append(one)
-    return [*kept, looks[-1]]
-
-
-async def read_lease_stats(tr: Transaction, layout: Layout, now_us: int, looks: Looks, *, remember: bool) -> LeaseStats:
+async def read_lease_stats(tr: Transaction, layout: Layout, now_us: int, ages: Ages, *, remember: bool) -> LeaseStats:
     """Read a queue's `LeaseStats`.
 
     Args:
-        looks: the earlier looks.
+        ages: what earlier looks have seen.
         remember: whether to remember this look; not in a caller's transaction, which may have enqueued items itself.
     """
     overdue = started(due_timers(tr, layout, now_us, limit=OVERDUE_LIMIT))
     first = started(rows(tr.snapshot, layout.begin, layout.end, limit=1))
-    counted = await read_own_stats(tr, layout)
+    counted = (await read_figures(tr, layout)).stats
     late = await overdue
     age_s = at_least_s = None
     found = await first
     packed = layout.available.packed(found[0].key) if found else b""
     if remember:
-        looks.remember(counted, packed, now_us)
+        ages.remember(counted, packed, now_us)
     for row in found:
         with suppress(FormatError):  # a call that takes it raises this, and a check reports it
             enqueued_at_us = notes_of(row.value).enqueued_at_us
             age_s = (now_us - enqueued_at_us) / 1e6 if enqueued_at_us else None
-        at_least_s = looks.age_us(counted, packed, now_us) / 1e6 if age_s is None else age_s
+        at_least_s = ages.age_us(counted, packed, now_us) / 1e6 if age_s is None else age_s
     return LeaseStats(**asdict(counted), overdue=len(late), oldest_age_s=age_s, oldest_age_at_least_s=at_least_s)

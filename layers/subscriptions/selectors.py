@@ -27,7 +27,8 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 
 from fdbqueue import FormatError, SelectorError
-from fdbqueue.lowlevel import Layout, headers_of
+from fdbqueue.lowlevel import KeyValue, Layout, Place, State, headers_of
+from fdbqueue.stored.items import salvaged_notes
 
 from ._grammar import Compiler, Facts, Headers, Test, parse_selector
 from .records import SubscriptionRecord
@@ -136,6 +137,36 @@ class ItemTest:
             return self._accepts(headers_of(stored), facts) is True
         except FormatError:
             return False
+
+
+def item_test(layout: Layout, where: str | None, error: str | None, text: str = "") -> Callable[[bytes, bytes], bool]:
+    """Return a test of an item's key, as an available item has it, and its stored value. All that is given must hold.
+
+    Args:
+        where: a condition on headers.
+        error: how the last error begins, as far as the notes can be read.
+        text: a text in the stored value. A large item, which is stored in chunks, does not have it.
+
+    Raises:
+        SelectorError: `where` is no condition.
+    """
+    fits, needle = ItemTest(layout, Selector(where)) if where else None, text.encode()
+
+    def test(key: bytes, value: bytes) -> bool:
+        if needle not in value or (error and not salvaged_notes(value)[0].error.startswith(error)):
+            return False
+        return fits is None or fits(key, value)
+
+    return test
+
+
+def row_test(
+    layout: Layout, state: State, where: str | None, error: str | None, text: str = ""
+) -> Callable[[KeyValue], bool]:
+    """Return a test of the rows of one state; otherwise as `item_test`."""
+    place: Place = getattr(layout, state)
+    test = item_test(layout, where, error, text)
+    return lambda row: test(layout.available.key(place.packed(row.key)), row.value)
 
 
 def wanted_by(layout: Layout, registration: SubscriptionRecord) -> ItemTest | None:

@@ -110,17 +110,19 @@ class Agent(Hand):
 
     def cut_a_send(self) -> None:
         asked, value = self._value(self.dice.choice([40, 40, 5_000]))
-        lines = [words.HI, words.VERSION, words.SEND_TO % TYPE, words.SIZE % len(value), words.DATA, value + words.DOT]
+        told = (words.SEND_TO.said(TYPE), words.SIZE.said(len(value)), words.DATA.said(), value + words.DOT.said())
+        lines = [words.HI.said(), words.VERSION.said(), *told]
         self._cut("agent cut send", asked, lines)
 
     def cut_a_receive(self) -> None:
-        lines = [words.HI, words.VERSION, words.AGENT % TYPE, words.RECEIVE, words.OK, words.OK]
+        told = (words.AGENT.said(TYPE), words.RECEIVE.said(), words.OK.said(), words.OK.said())
+        lines = [words.HI.said(), words.VERSION.said(), *told]
         self._cut("agent cut receive", {}, lines)
 
     def cut_a_confirm(self) -> None:
         if self.held:
             got = self.dice.choice(self.held)
-            lines = [words.HI, words.VERSION, words.AGENT % TYPE, words.CONFIRM % got[0]]
+            lines = [words.HI.said(), words.VERSION.said(), words.AGENT.said(TYPE), words.CONFIRM.said(got[0])]
             self._cut("agent cut confirm", {"confirms": got}, lines)
 
     def _cut(self, verb: str, asked: dict[str, Any], lines: list[bytes]) -> None:

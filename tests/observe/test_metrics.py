@@ -13,20 +13,20 @@ import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import fdbqueue
-from fdbqueue import Position, Queue
+from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Lease, Leases, PriorityQueue, Sessions, Subscriptions
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.observe import MetricsServer, reading, serving
-from fdbqueue.observe.figures import MOST_POINTS, Ages, Wanted, find_wanted, read_these
+from fdbqueue.observe.figures import Wanted, find_wanted, read_these
 from fdbqueue.observe.serving import Figures, scraped
+from fdbqueue.reads.remembering import Ages
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text
@@ -142,7 +142,7 @@ def test_dead_letters_count_in_total_and_a_redrive_takes_none_back(db: Any, queu
 
 
 def test_the_age_of_an_item_that_stores_no_time_is_known_from_earlier_reads(db: Any, queue: Queue) -> None:
-    ages, wanted = Ages(), Wanted([queue_text(queue.layout.prefix)])
+    ages, wanted = dict[bytes, Ages](), Wanted([queue_text(queue.layout.prefix)])
 
     def age(now: float) -> float | None:
         [found] = read_these(db, find_wanted(db, wanted), clock=lambda: now, ages=ages)
@@ -165,21 +165,14 @@ def test_the_age_of_an_item_that_stores_no_time_is_known_from_earlier_reads(db: 
     assert found.oldest_age_s is None  # without earlier reads
 
 
-def test_what_is_remembered_for_ages_is_bounded() -> None:
-    layout, ages = Layout("orders"), Ages()
-
-    def row(index: int) -> Any:
-        return SimpleNamespace(key=layout.item_key(Position(index, b"random")))
-
-    found = [ages.seen(layout, [row(5)], [row(index)], float(index)) for index in range(5, 1_000)]
-    assert set(found) == {5.0}
-    later = ages.seen(layout, [row(500)], [row(999)], 1_000.0)
-    assert later is not None
-    assert 500.0 <= later < 540.0  # a little later than it came
-    assert len(ages.points[layout.prefix]) <= MOST_POINTS
-    ages.forget_unseen()
-    ages.forget_unseen()
-    assert not ages.points
+def test_what_is_remembered_for_ages_is_forgotten_with_its_queue(db: Any, queue: Queue) -> None:
+    ages, wanted = dict[bytes, Ages](), Wanted([queue_text(queue.layout.prefix)])
+    queue.enqueue(db, "a")
+    assert len(list(read_these(db, find_wanted(db, wanted), ages=ages))) == 1
+    assert ages.keys() == {queue.layout.prefix}
+    queue.clear(db)
+    assert list(read_these(db, find_wanted(db, wanted), ages=ages)) == []
+    assert not ages
 
 
 def test_the_age_of_the_oldest_first_item_of_sessions(db: Any, queue: Queue) -> None:

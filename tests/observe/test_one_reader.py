@@ -31,7 +31,6 @@ ROOM = {
 OWN = {
     "fdbqueue/verbs/queue.py": "Queue.stats",
     "layers/blobs/_blobs.py": "Blobs.stats",
-    "layers/leases/reports.py": "Leases.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
     "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list, and the section of sessions, for the room",
 }
@@ -50,6 +49,23 @@ DECIDES = {
     "layers/smart/capacity.py": "whether an item fits",
 }
 """What reads counters to decide something, and shows none."""
+
+
+AGES = {
+    "fdbqueue/observe/figures.py": "makes the figures of what the room has read",
+    "fdbqueue/observe/judging.py": "judges them",
+    "fdbqueue/reads/inspecting.py": "the ages of a sample",
+    "layers/leases/reports.py": "Leases.stats",
+}
+"""What computes the age of a stored item."""
+REMEMBERS = {
+    "fdbqueue/cli/looking.py": "top",
+    "fdbqueue/observe/figures.py": "metrics",
+    "fdbqueue/reads/inspecting.py": "Queue.inspect",
+    "fdbqueue/web/sampling.py": "the page",
+    "layers/leases/leases.py": "Leases.stats",
+}
+"""What keeps looks for rates, depths and ages, all by the classes of `fdbqueue/reads/remembering.py`."""
 
 
 class EachKey(set[bytes]):
@@ -79,6 +95,27 @@ def test_no_view_reads_counters_beside_the_one_reader() -> None:
         if not any(parent.is_symlink() for parent in path.parents) and READERS & names_in(path)
     }
     assert found - ROOM == OWN.keys() | DECIDES.keys()
+
+
+def sources() -> Iterator[tuple[str, ast.Module]]:
+    for path in (path for folder in ("fdbqueue", "layers") for path in (ROOT / folder).rglob("*.py")):
+        if not any(parent.is_symlink() for parent in path.parents):
+            text = path.read_text()
+            if "enqueued_at" in text or "Ages(" in text or "History(" in text:
+                yield str(path.relative_to(ROOT)), ast.parse(text)
+
+
+def test_ages_are_computed_and_looks_are_remembered_by_the_room_only() -> None:
+    ages, remembers = set(), set()
+    for name, tree in sources():
+        for node in ast.walk(tree):
+            text = ast.unparse(node) if isinstance(node, ast.BinOp | ast.Call) else ""
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub) and "enqueued_at" in text:
+                ages.add(name)
+            if isinstance(node, ast.Call) and text.startswith(("Ages(", "History(")):
+                remembers.add(name)
+    assert ages == AGES.keys()
+    assert remembers == REMEMBERS.keys()
 
 
 @pytest.fixture

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 import threading
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 
 import fdbqueue
+from fdbqueue import Stats
 from fdbqueue.layers import Groups, Results, Subscriptions
+from fdbqueue.reads.remembering import History, Look
 from fdbqueue.stored.codecs import CODEC_ERRORS, codec_named
 from fdbqueue.web import AdminApp
-from fdbqueue.web.sampling import History
+from fdbqueue.web.sampling import HOUR, POINTS
 from fdbqueue.web.shown import BoundedCodec, plain
 from tests.web.conftest import EVIL, Browser, Client, Shop
 
@@ -329,15 +332,21 @@ def test_closing_ends_the_thread(db: Any, space: Any) -> None:
 
 
 def test_a_history_keeps_an_hour_and_forgets_a_cleared_queue() -> None:
-    history = History()
+    history, nothing = History(HOUR), Stats(*[0] * 10)
+
+    def add(at: int, items: int) -> None:
+        look = Look(float(at), replace(nothing, available=items, enqueued=items, dequeued=items))
+        history.add(look, POINTS, apart=HOUR / POINTS)
+
     for at in range(0, 7_200, 5):
-        history.add(float(at), at, at, at)
-    assert history.points[0][0] >= 7_195 - 3_600 - 15
-    assert len(history.points) <= 242
-    assert history.rates() == (1.0, 1.0)
-    history.add(7_300.0, 0, 0, 0)
-    assert len(history.points) == 1
-    assert history.rates() == (None, None)
+        add(at, at)
+    assert history.looks[0].at >= 7_195 - 3_600 - 15
+    assert len(history.looks) <= 242
+    assert [*history.rates] == [1.0, 1.0]
+    assert history.depths[-1] == 7_195.0
+    add(7_300, 0)
+    assert len(history.looks) == 1
+    assert history.rates == (None, None)
 
 
 @pytest.mark.parametrize(

@@ -87,7 +87,7 @@ def test_the_histories_of_many_queues_keep_as_many_points_as_those_of_few(monkey
         for _ in range(40):
             clock.now += 600.0
             sampler.sample()
-    kept = [history.points for history in sampler.histories.values()]
-    assert [len(points) for points in kept] == 10 * [3]
-    assert {points[-1][0] for points in kept} == {clock.now}
-    assert all(points[-1][0] - points[0][0] >= 1_800.0 for points in kept)
+    kept = [[*history.looks] for history in sampler.histories.values()]
+    assert [len(looks) for looks in kept] == 10 * [3]
+    assert {looks[-1].at for looks in kept} == {clock.now}
+    assert all(looks[-1].at - looks[0].at >= 1_800.0 for looks in kept)

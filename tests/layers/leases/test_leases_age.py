@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from fdbqueue import Queue, Stats
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.leases.reports import MAX_LOOKS, PRECISION, Looks
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.staged import StagedQueue
+from fdbqueue.reads.remembering import MAX_LOOKS, PRECISION, Ages
 from tests.helpers.clock import Clock
 
 
@@ -114,7 +114,7 @@ def test_leases_that_have_looked_can_be_sent_to_other_processes(db: Any, space: 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.integers(0, 4)), max_size=400))
 def test_an_item_is_never_said_to_be_older_than_it_is(moves: list[tuple[int, int, int]]) -> None:
-    looks, came, now_us, total, taken = Looks(), list[tuple[int, int]](), 0, 0, 0
+    looks, came, now_us, total, taken = Ages(), list[tuple[int, int]](), 0, 0, 0
     for enqueued, dequeued, seconds in moves:
         for _ in range(enqueued):
             total += 1
@@ -132,7 +132,7 @@ def test_an_item_is_never_said_to_be_older_than_it_is(moves: list[tuple[int, int
 
 @pytest.mark.parametrize("amount", [MAX_LOOKS, 20 * MAX_LOOKS])
 def test_very_many_looks_are_thinned_out_and_tell_about_the_same(amount: int) -> None:
-    looks = Looks()
+    looks = Ages()
     first = b"\x15\x01\x01x\x00"
     for second in range(amount):
         counted = Stats(second + 1, 0, 0, 0, second + 1, 0, 0, 0, 0, 0)
