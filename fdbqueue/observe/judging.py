@@ -21,7 +21,7 @@ from fdbqueue.layers.sessions.session.records import SessionName
 from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.admission import items_in
-from fdbqueue.observe.reading import BlockedSession, ReadRows
+from fdbqueue.observe.reading import ReadRows
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.counters import Stats
@@ -170,18 +170,84 @@ class QueueFigures:
         return bool(self.running) or self.last_seen > self.now - GONE_SECONDS
 
     def trouble(
-        self, kind: str, severity: Severity, text: str, *, command: str = "", method: str = "", **more: Any
+        self,
+        kind: str,
+        text: str,
+        *,
+        step: str = "",
+        severity: Severity | None = None,
+        named: Any = None,
+        position: Position | None = None,
+        **more: Any,
     ) -> Trouble:
-        """Return a trouble of this queue. The queue's name replaces {} in its command and its method."""
+        """Return a trouble of this queue.
+
+        Args:
+            step: the row of `STEPS`; "": that of its kind.
+            severity: how bad it is; None: as that row says.
+            named: the session or subscription that its next step names.
+        """
+        usual, command, method = STEPS[step or kind]
+        item = "" if position is None else position.text
         return Trouble(
             kind,
-            severity,
+            severity or usual,
             self.queue,
             text,
-            command=command.format(self.shell),
-            method=method.format(self.name),
+            command=command.format(self.shell, name="" if named is None else session_word(named), item=item),
+            method=method.format(self.name, name=repr(named), item=repr(item)),
+            position=position,
             **more,
         )
+
+
+STEPS: Mapping[str, tuple[Severity, str, str]] = {
+    "unreadable": ("problem", "fdbqueue check {}", "fdbqueue.check(db, Queue({}))"),
+    "unreadable item": (
+        "problem",
+        "fdbqueue bury {} {item}",
+        "Leases(Queue({})).dead.bury(db, Position.parse({item}))",
+    ),
+    "unreadable key": (
+        "problem",
+        "fdbqueue check {} --remove-foreign",
+        "fdbqueue.check(db, Queue({}), remove_foreign=True)",
+    ),
+    "unreadable session": (
+        "problem",
+        "fdbqueue sessions {} --resume {name}",
+        "Sessions(Queue({})).resume(db, {name})",
+    ),
+    "newer_format": ("problem", "fdbqueue --version", "fdbqueue.__version__"),
+    "clock_ahead": ("problem", "fdbqueue inspect {}", "Queue({}).inspect(db)"),
+    "blocked_session": ("problem", "fdbqueue sessions {} --items {name}", "Sessions(Queue({})).dead(db, {name})"),
+    "full_quota": ("problem", "fdbqueue quota {}", "Queue({}).set_quota(db, …)"),
+    "unreadable quota": ("problem", "fdbqueue quota {}", "Queue({}).quota(db)"),
+    "expired_leases": ("problem", "fdbqueue watchdog {} --once", "Watchdog(Leases(Queue({}))).sweep(db)"),
+    "stopped_schedule": ("problem", "fdbqueue schedules {}", "Schedules(Queue({}), time.time).list(db)"),
+    "name_within": ("problem", "fdbqueue rename {} NEW", "fdbqueue.rename(db, {}, …)"),
+    "old_item": ("problem", "fdbqueue inspect {}", "Queue({}).inspect(db)"),
+    "dead_letters": ("warning", "fdbqueue dead {} --by-error", "Leases(Queue({})).dead.browse(db)"),
+    "session_dead_letters": ("warning", "fdbqueue sessions {}", "Sessions(Queue({})).list(db)"),
+    "no_consumer": ("warning", "fdbqueue inspect {}", "Queue({}).inspect(db)"),
+    "overdue_timers": ("warning", "fdbqueue watchdog {} --once", "Watchdog(Leases(Queue({}))).sweep(db)"),
+    "many_attempts": ("warning", "fdbqueue inspect {}", "Queue({}).inspect(db)"),
+    "long_wait": (
+        "warning",
+        "fdbqueue sessions {} --status waiting",
+        "Sessions(Queue({})).list(db, status='waiting')",
+    ),
+    "foreign_key": ("warning", "fdbqueue check {}", "fdbqueue.check(db, Queue({}))"),
+    "paused_queue": ("note", "fdbqueue resume {}", "Queue({}).resume(db)"),
+    "paused_session": ("note", "fdbqueue sessions {} --resume {name}", "Sessions(Queue({})).resume(db, {name})"),
+    "suspended_subscription": (
+        "note",
+        "fdbqueue subscriptions {}",
+        "Subscriptions(Queue({})).open({name}).resume(db)",
+    ),
+}
+"""How bad a trouble of each kind is, and what to do next, in a shell and in Python: {} is the queue, {name} the session
+or subscription, {item} the position of the item."""
 
 
 def judged(seen: QueueFigures) -> tuple[Trouble, ...]:
@@ -192,39 +258,24 @@ def judged(seen: QueueFigures) -> tuple[Trouble, ...]:
 def _unreadable(seen: QueueFigures) -> Trouble | None:
     if not seen.problem:
         return None
-    more: dict[str, Any] = {}
-    told = {"command": "fdbqueue check {}", "method": "fdbqueue.check(db, Queue({}))"}
+    kind, step, named, position, since = "unreadable", "", None, None, None
     if seen.rows.first and seen.problem.startswith(FIRST_ITEM):
         first = seen.rows.first[0]
         position = _position(seen.layout.available, first)
-        more = {"position": position, "since": _time(salvaged(first).enqueued_at_us)}
-        if position is None:  # a foreign key
-            told = {
-                "command": "fdbqueue check {} --remove-foreign",
-                "method": "fdbqueue.check(db, Queue({}), remove_foreign=True)",
-            }
-        else:
-            told = {
-                "command": f"fdbqueue bury {{}} {position.text}",
-                "method": f"Leases(Queue({{}})).dead.bury(db, Position.parse({position.text!r}))",
-            }
+        step = "unreadable key" if position is None else "unreadable item"
+        since = _time(salvaged(first).enqueued_at_us)
     if seen.rows.damaged and seen.problem == seen.rows.problem:
-        name = session_of(seen.rows.damaged)
-        more = {"session": name}
-        told = {
-            "command": f"fdbqueue sessions {{}} --resume {_quoted(name)}",
-            "method": f"Sessions(Queue({{}})).resume(db, {_python(name)})",
-        }
+        step, named, position, since = "unreadable session", session_of(seen.rows.damaged), None, None
     if seen.is_newer:
-        told = {"command": "fdbqueue --version", "method": "fdbqueue.__version__"}
-    return seen.trouble("newer_format" if seen.is_newer else "unreadable", "problem", seen.problem, **told, **more)
+        kind = step = "newer_format"
+    return seen.trouble(kind, seen.problem, step=step, named=named, session=named, position=position, since=since)
 
 
 def _clock_ahead(seen: QueueFigures) -> Trouble | None:
     if seen.ahead_s <= seen.limits.skew_s:
         return None
-    text = f"An item was enqueued {seen.ahead_s:,.1f} s ahead of this clock. Set the clocks of the machines by NTP."
-    return seen.trouble("clock_ahead", "problem", text, command="fdbqueue inspect {}", method="Queue({}).inspect(db)")
+    told = f"An item was enqueued {seen.ahead_s:,.1f} s ahead of this clock. Set the clocks of the machines by NTP."
+    return seen.trouble("clock_ahead", told)
 
 
 def _blocked_session(seen: QueueFigures) -> Trouble | None:
@@ -232,27 +283,14 @@ def _blocked_session(seen: QueueFigures) -> Trouble | None:
     if not blocked:
         return None
     first = blocked[0]
-    name = session_of(first.name)
-    behind = _waiting(first)
-    which = (
-        f"The session {session_told(name)} is blocked"
-        if len(blocked) == 1
-        else (f"{len(blocked):,} sessions are blocked, the first is {session_told(name)}")
-    )
-    text = f"{which}: {counted(behind, 'item waits', 'items wait')} in it"
+    name, dead = session_of(first.name), first.counts.get("dead", 0)
+    waiting = max(0, items_in(first.counts) - dead)
+    told = f"{_which('session', len(blocked), name, 'blocked')}: {counted(waiting, 'item waits', 'items wait')} in it"
     letter = salvaged(first.dead[0]) if first.dead else None
     if letter is not None:
-        text += f" behind {counted(max(1, first.counts.get('dead', 0)), 'dead letter')}{_error(letter)}"
-    return seen.trouble(
-        "blocked_session",
-        "problem",
-        f"{text}.",
-        command=f"fdbqueue sessions {{}} --items {_quoted(name)}",
-        method=f"Sessions(Queue({{}})).dead(db, {_python(name)})",
-        many=len(blocked),
-        since=None if letter is None else _time(letter.died_at_us),
-        session=name,
-    )
+        told += f" behind {counted(max(1, dead), 'dead letter')}{_error(letter)}"
+    since = None if letter is None else _time(letter.died_at_us)
+    return seen.trouble("blocked_session", f"{told}.", named=name, session=name, many=len(blocked), since=since)
 
 
 def _full_quota(seen: QueueFigures) -> Trouble | None:
@@ -260,8 +298,7 @@ def _full_quota(seen: QueueFigures) -> Trouble | None:
     try:
         quota = read.quota
     except FormatError as error:
-        told = {"command": "fdbqueue quota {}", "method": "Queue({}).quota(db)"}
-        return seen.trouble("full_quota", "problem", f"No item can be enqueued: {error}", **told)
+        return seen.trouble("full_quota", f"No item can be enqueued: {error}", step="unreadable quota")
     if quota is None:
         return None
     there = items_in(read.counts or {})
@@ -270,53 +307,30 @@ def _full_quota(seen: QueueFigures) -> Trouble | None:
     if not full_items and not full_bytes:
         return None
     has = f"{there:,} items" if full_items else f"about {read.size_bytes or 0:,} bytes"
-    then = "producers wait" if quota.when_full == "wait" else "producers are refused"
-    return seen.trouble(
-        "full_quota",
-        "warning" if quota.when_full == "wait" else "problem",
-        f"The quota is used up, and {then}: it has {has}, and may have {quota.text.rpartition(',')[0]}.",
-        command="fdbqueue quota {}",
-        method="Queue({}).set_quota(db, …)",
-        many=there if full_items else 1,
-    )
+    wait = quota.when_full == "wait"
+    then = "producers wait" if wait else "producers are refused"
+    told = f"The quota is used up, and {then}: it has {has}, and may have {quota.text.rpartition(',')[0]}."
+    return seen.trouble("full_quota", told, severity="warning" if wait else None, many=there if full_items else 1)
 
 
 def _expired_leases(seen: QueueFigures) -> Trouble | None:
     late = [at for at, kind in seen.late if kind == Due.LEASE]
-    if not late:
-        return None
-    number, since = len(late), min(late)
-    have = "1 lease has" if number == 1 else f"{number:,} leases have"
-    severity, then = _who_ends(seen, since, "problem", "it" if number == 1 else "them")
-    return seen.trouble(
-        "expired_leases",
-        severity,
-        f"{have} expired{then}",
-        command="fdbqueue watchdog {} --once",
-        method="Watchdog(Leases(Queue({}))).sweep(db)",
-        many=number,
-        since=since,
-    )
+    return _late(seen, "expired_leases", late, counted(len(late), "lease has", "leases have") + " expired")
 
 
 def _overdue_timers(seen: QueueFigures) -> Trouble | None:
     late = [at for at, kind in seen.late if kind not in (Due.LEASE, "")]
+    return _late(seen, "overdue_timers", late, counted(len(late), "timer is", "timers are") + " overdue")
+
+
+def _late(seen: QueueFigures, kind: str, late: Sequence[float], told: str) -> Trouble | None:
     if not late:
         return None
-    number, since = len(late), min(late)
-    severity, then = _who_ends(seen, since, "warning", "it" if number == 1 else "them")
-    return seen.trouble(
-        "overdue_timers",
-        severity,
-        f"{counted(number, 'timer is', 'timers are')} overdue{then}",
-        command="fdbqueue watchdog {} --once",
-        method="Watchdog(Leases(Queue({}))).sweep(db)",
-        many=number,
-        since=since,
-    )
+    severity, then = _who_ends(seen, STEPS[kind][0], min(late), "it" if len(late) == 1 else "them")
+    return seen.trouble(kind, told + then, severity=severity, many=len(late), since=min(late))
 
 
-def _who_ends(seen: QueueFigures, since: float, alone: Severity, them: str) -> tuple[Severity, str]:
+def _who_ends(seen: QueueFigures, alone: Severity, since: float, them: str) -> tuple[Severity, str]:
     """Return how bad late timers are, and the end of the sentence about them: whether a consumer will end them."""
     if not seen.may_have_consumers:
         return alone, f", and nobody ends {them}: start a consumer, or fire the due timers once."
@@ -331,70 +345,40 @@ def _who_ends(seen: QueueFigures, since: float, alone: Severity, them: str) -> t
 def _stopped_schedule(seen: QueueFigures) -> Trouble | None:
     now_us, found = int(seen.now * 1e6), []
     for (name,), row in seen.layout.own_rows("schedule", seen.rows.schedules):
-        with suppress(FormatError):  # `_damaged_record` tells of it
+        with suppress(FormatError):  # `_unreadable` tells of it
             at = stopped_at(seen.layout, row.key, row.value, now_us)
             if at is not None:
                 found.append((at, name))
     if not found:
         return None
     since, first = min(found)
-    text = (
-        f"The schedule {session_told(first)} is stopped"
-        if len(found) == 1
-        else (f"{len(found):,} schedules are stopped, the first is {session_told(first)}")
-    )
-    return seen.trouble(
-        "stopped_schedule",
-        "problem",
-        f"{text}: its tick was not enqueued. Start a worker, or remove it.",
-        command="fdbqueue schedules {}",
-        method="Schedules(Queue({}), time.time).list(db)",
-        many=len(found),
-        since=since,
-        schedule=first,
-    )
+    told = _which("schedule", len(found), first, "stopped")
+    told += ": its tick was not enqueued. Start a worker, or remove it."
+    return seen.trouble("stopped_schedule", told, many=len(found), since=since, schedule=first)
 
 
 def _name_within(seen: QueueFigures) -> Trouble | None:
     if not seen.rows.above:
         return None
-    return seen.trouble(
-        "name_within",
-        "problem",
-        f"{nested_told(seen.layout.prefix, seen.rows.above)} Rename one of them.",
-        command="fdbqueue rename {} NEW",
-        method="fdbqueue.rename(db, {}, …)",
-    )
+    return seen.trouble("name_within", f"{nested_told(seen.layout.prefix, seen.rows.above)} Rename one of them.")
 
 
 def _old_item(seen: QueueFigures) -> Trouble | None:
     most, since = seen.limits.age_s, seen.enqueued_at or seen.seen_since
     if most is None or since is None or seen.now - since <= most:
         return None
-    return seen.trouble(
-        "old_item",
-        "problem",
-        f"The first item has waited {seen.now - since:,.0f} s, more than {most:g} s.",
-        command="fdbqueue inspect {}",
-        method="Queue({}).inspect(db)",
-        since=since,
-        position=_position(seen.layout.available, seen.rows.first[0]) if seen.rows.first else None,
-    )
+    told = f"The first item has waited {seen.now - since:,.0f} s, more than {most:g} s."
+    position = _position(seen.layout.available, seen.rows.first[0]) if seen.rows.first else None
+    return seen.trouble("old_item", told, since=since, position=position)
 
 
 def _dead_letters(seen: QueueFigures) -> Trouble | None:
     if seen.dead <= 0:
         return None
     letter = salvaged(seen.rows.dead[0]) if seen.rows.dead else None
-    return seen.trouble(
-        "dead_letters",
-        "warning",
-        f"{counted(seen.dead, 'dead letter')}{_error(letter)}.",
-        command="fdbqueue dead {} --by-error",
-        method="Leases(Queue({})).dead.browse(db)",
-        many=seen.dead,
-        since=None if letter is None else _time(letter.died_at_us),
-    )
+    since = None if letter is None else _time(letter.died_at_us)
+    told = f"{counted(seen.dead, 'dead letter')}{_error(letter)}."
+    return seen.trouble("dead_letters", told, many=seen.dead, since=since)
 
 
 def _session_dead_letters(seen: QueueFigures) -> Trouble | None:
@@ -403,32 +387,20 @@ def _session_dead_letters(seen: QueueFigures) -> Trouble | None:
     number -= sum(one.counts.get("dead", 0) for one in seen.rows.blocked)
     if number <= 0:
         return None
-    return seen.trouble(
-        "session_dead_letters",
-        "warning",
-        f"{counted(number, 'dead letter')} in sessions.",
-        command="fdbqueue sessions {}",
-        method="Sessions(Queue({})).list(db)",
-        many=number,
-    )
+    return seen.trouble("session_dead_letters", f"{counted(number, 'dead letter')} in sessions.", many=number)
 
 
 def _no_consumer(seen: QueueFigures) -> Trouble | None:
     if seen.available <= 0 or seen.may_have_consumers or seen.pause is not None:
         return None
-    since = seen.enqueued_at or seen.seen_since
     if seen.enqueued_at is not None and seen.now - seen.enqueued_at < OLD_SECONDS:
         return None
-    text = f"{counted(seen.available, 'item is', 'items are')} available, and no consumer waits or has one."
-    return seen.trouble(
-        "no_consumer",
-        "note" if seen.enqueued_at is None else "warning",  # without a stored time it may be a moment
-        f"{text} Is a consumer running?",
-        command="fdbqueue inspect {}",
-        method="Queue({}).inspect(db)",
-        many=seen.available,
-        since=since,
-    )
+    there = counted(seen.available, "item is", "items are")
+    told = f"{there} available, and no consumer waits or has one. Is a consumer running?"
+    # Without a stored time it may be a moment.
+    severity: Severity | None = "note" if seen.enqueued_at is None else None
+    since = seen.enqueued_at or seen.seen_since
+    return seen.trouble("no_consumer", told, severity=severity, many=seen.available, since=since)
 
 
 def _many_attempts(seen: QueueFigures) -> Trouble | None:
@@ -440,15 +412,9 @@ def _many_attempts(seen: QueueFigures) -> Trouble | None:
     # An item of a session is not at a place of the queue's own.
     places = (layout.available, layout.leased, layout.delayed)
     place = next((one for one in places if one.begin <= row.key < one.end), None)
-    return seen.trouble(
-        "many_attempts",
-        "warning",
-        f"An item is at attempt {notes.attempt}{_error(notes)}.",
-        command="fdbqueue inspect {}",
-        method="Queue({}).inspect(db)",
-        since=_time(notes.enqueued_at_us),
-        position=None if place is None else _position(place, row),
-    )
+    position = None if place is None else _position(place, row)
+    told = f"An item is at attempt {notes.attempt}{_error(notes)}."
+    return seen.trouble("many_attempts", told, since=_time(notes.enqueued_at_us), position=position)
 
 
 def _long_wait(seen: QueueFigures) -> Trouble | None:
@@ -456,14 +422,8 @@ def _long_wait(seen: QueueFigures) -> Trouble | None:
     if waits is None or waits.until_us / 1e6 <= seen.now + LONG_WAIT_SECONDS:
         return None
     name = session_of(waits.pointer.name)
-    return seen.trouble(
-        "long_wait",
-        "warning",
-        f"The session {session_told(name)} waits until {utc(waits.until_us / 1e6)} UTC.",
-        command="fdbqueue sessions {} --status waiting",
-        method="Sessions(Queue({})).list(db, status='waiting')",
-        session=name,
-    )
+    told = f"The session {session_told(name)} waits until {utc(waits.until_us / 1e6)} UTC."
+    return seen.trouble("long_wait", told, session=name)
 
 
 def _foreign_key(seen: QueueFigures) -> Trouble | None:
@@ -473,14 +433,9 @@ def _foreign_key(seen: QueueFigures) -> Trouble | None:
         number += sum(layout.parts(family, row.key) is None for row in found)
     if not number:
         return None
-    return seen.trouble(
-        "foreign_key",
-        "warning",
-        f"{counted(number, 'key is not', 'keys are not')} the library's. A check names them, and can remove them.",
-        command="fdbqueue check {}",
-        method="fdbqueue.check(db, Queue({}))",
-        many=number,
-    )
+    which = counted(number, "key is not", "keys are not")
+    told = f"{which} the library's. A check names them, and can remove them."
+    return seen.trouble("foreign_key", told, many=number)
 
 
 def _rename_under_way(seen: QueueFigures) -> Trouble | None:
@@ -505,14 +460,8 @@ def _paused_queue(seen: QueueFigures) -> Trouble | None:
     pause = seen.pause
     if pause is None:
         return None
-    return seen.trouble(
-        "paused_queue",
-        "note",
-        f"It is paused{pause.by and f' by {pause.by}'}{pause.why and f': {pause.why}'}.",
-        command="fdbqueue resume {}",
-        method="Queue({}).resume(db)",
-        since=pause.since or None,
-    )
+    told = f"It is paused{pause.by and f' by {pause.by}'}{pause.why and f': {pause.why}'}."
+    return seen.trouble("paused_queue", told, since=pause.since or None)
 
 
 def _paused_session(seen: QueueFigures) -> Trouble | None:
@@ -520,17 +469,8 @@ def _paused_session(seen: QueueFigures) -> Trouble | None:
     if not paused:
         return None
     name = session_of(paused[0])
-    which = f"The session {session_told(name)} is" if len(paused) == 1 else f"{len(paused):,} sessions are"
-    first = "" if len(paused) == 1 else f", the first is {session_told(name)}"
-    return seen.trouble(
-        "paused_session",
-        "note",
-        f"{which} paused{first}.",
-        command=f"fdbqueue sessions {{}} --resume {_quoted(name)}",
-        method=f"Sessions(Queue({{}})).resume(db, {_python(name)})",
-        many=len(paused),
-        session=name,
-    )
+    told = f"{_which('session', len(paused), name, 'paused')}."
+    return seen.trouble("paused_session", told, named=name, session=name, many=len(paused))
 
 
 def _suspended_subscription(seen: QueueFigures) -> Trouble | None:
@@ -541,17 +481,8 @@ def _suspended_subscription(seen: QueueFigures) -> Trouble | None:
                 found.append(name)
     if not found:
         return None
-    which = f"The subscription {session_told(found[0])} is" if len(found) == 1 else f"{len(found):,} subscriptions are"
-    first = "" if len(found) == 1 else f", the first is {session_told(found[0])}"
-    return seen.trouble(
-        "suspended_subscription",
-        "note",
-        f"{which} suspended{first}.",
-        command="fdbqueue subscriptions {}",
-        method=f"Subscriptions(Queue({{}})).open({_python(found[0])}).resume(db)",
-        many=len(found),
-        subscription=str(found[0]),
-    )
+    told = f"{_which('subscription', len(found), found[0], 'suspended')}."
+    return seen.trouble("suspended_subscription", told, named=found[0], many=len(found), subscription=str(found[0]))
 
 
 _FINDERS: Sequence[Callable[[QueueFigures], Trouble | None]] = (
@@ -569,11 +500,6 @@ def _position(place: Place, row: KeyValue) -> Position | None:
         return None
 
 
-def _waiting(session: BlockedSession) -> int:
-    """Return how many items of a session are not dead."""
-    return max(0, items_in(session.counts) - session.counts.get("dead", 0))
-
-
 def salvaged(row: KeyValue) -> Notes:
     """Return the notes of a row, as far as they can be read."""
     return salvaged_notes(row.value)[0]
@@ -589,11 +515,8 @@ def _time(at_us: int) -> float | None:
     return at_us / 1e6 if at_us else None
 
 
-def _python(name: object) -> str:
-    """Return a name in Python, for a text that `format` sees."""
-    return repr(name).replace("{", "{{").replace("}", "}}")
-
-
-def _quoted(name: SessionName) -> str:
-    """Return the name of a session as it is typed in a shell, for a text that `format` sees."""
-    return session_word(name).replace("{", "{{").replace("}", "}}")
+def _which(what: str, number: int, first: SessionName, state: str) -> str:
+    """Return the begin of a sentence about one or several things, of which it names the first."""
+    if number == 1:
+        return f"The {what} {session_told(first)} is {state}"
+    return f"{number:,} {what}s are {state}, the first is {session_told(first)}"

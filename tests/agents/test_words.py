@@ -22,8 +22,7 @@ def section(title: str) -> str:
 def lines_of_the_document() -> set[str]:
     """Return the lines that the tables of the dialogs have."""
     rows = [row for title in DIALOGS for row in section(title).splitlines() if row.startswith("|")]
-    said = {one for row in rows for one in re.findall(r"`([^`]+)`", row) if not one.startswith("--")}
-    return said
+    return {one for row in rows for one in re.findall(r"`([^`]+)`", row) if not one.startswith("--")}
 
 
 def test_the_document_has_every_line_of_the_table_and_no_other() -> None:
