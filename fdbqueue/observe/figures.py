@@ -215,7 +215,7 @@ def figures_of(
     stored += [at_us / 1e6 for row in read.first_of_sessions if (at_us := _enqueued([row])[0])]
     found.enqueued_at = min(stored, default=None)
     known = stored if at_us or found.seen_since is None else [found.seen_since, *stored]
-    found.oldest_age_s = max(0.0, now - min(known)) if known else None
+    found.oldest_age_s = max(0.0, round(now - min(known), 6)) if known else None
     heads = [*read.first, *read.last, *read.first_of_sessions]
     found.ahead_s = max((_ahead(row, now_us) for row in heads), default=0.0)
     found.late = [one for one in _due(read) if one[0] <= now - GRACE_SECONDS]

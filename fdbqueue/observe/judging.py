@@ -124,7 +124,7 @@ class QueueFigures:
     @property
     def stored_age_s(self) -> float | None:
         """The time since `enqueued_at`."""
-        return None if self.enqueued_at is None else max(0.0, self.now - self.enqueued_at)
+        return None if self.enqueued_at is None else max(0.0, round(self.now - self.enqueued_at, 6))
 
     @property
     def overdue(self) -> int:
