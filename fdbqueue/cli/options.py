@@ -13,7 +13,6 @@ of `READERS`; ``hidden``; ``no default``; and ``as NAME``, another row of the ta
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -199,7 +198,7 @@ def _parameter(name: str, row: str, table: Mapping[str, str]) -> Any:
     for word in words:
         key, _, value = word.partition("=")
         if key in ("min", "max"):
-            terms[key] = ast.literal_eval(value)
+            terms[key] = float(value) if "." in value else int(value)
         elif key == "reads":
             terms["callback"] = READERS[value]
         elif word in ("hidden", "no default"):
