@@ -94,7 +94,7 @@ def test_a_line_of_json_says_how_each_item_ended(run: Run, name: str, db: Any, l
     assert ended.exit_code == errors.DEAD
     assert (dead["state"], dead["error"]) == ("dead", "no paper")
     assert (done["state"], done["result"]) == ("done", {"pages": 3})
-    assert Results(leases).completion(db, done["item"]).wait(timeout=5) == {"pages": 3}
+    assert Results(leases).completion(db, done["item"]).wait(timeout=600) == {"pages": 3}
     assert "became a dead letter" in ended.stderr
 
 
@@ -104,7 +104,7 @@ def test_an_item_that_has_not_ended_in_time_stays_and_is_named(run: Run, name: s
     assert (ended.exit_code, told["state"]) == (errors.TIMED_OUT, "pending")
     assert told["item"] in ended.stderr
     squares(db, leases, 1)()
-    assert Results(leases).completion(db, told["item"]).wait(timeout=5) == 49
+    assert Results(leases).completion(db, told["item"]).wait(timeout=600) == 49
 
 
 def test_a_wait_outlasts_the_time_of_a_transaction(
@@ -202,7 +202,7 @@ def test_a_closed_group_takes_items_as_long_as_it_is_open_and_is_not_held_again(
     run("groups", name, "book", "--close")
     assert run("enqueue", name, "2", "--group", "book").exit_code == 0
     squares(db, leases, 2)()
-    assert Groups(leases).group(db, "book").wait(timeout=5).done == 2
+    assert Groups(leases).group(db, "book").wait(timeout=600).done == 2
 
 
 def test_a_group_of_a_program_is_not_held_by_the_command(run: Run, name: str, db: Any, leases: Leases) -> None:
@@ -210,7 +210,7 @@ def test_a_group_of_a_program_is_not_held_by_the_command(run: Run, name: str, db
     run("enqueue", name, "1", "--group", "book")
     group.close(db)
     squares(db, leases, 1)()
-    assert group.wait(timeout=5).done == 1
+    assert group.wait(timeout=600).done == 1
 
 
 def test_a_group_that_no_command_closes_ends_after_an_hour(run: Run, name: str, db: Any, queue: Queue) -> None:
@@ -218,7 +218,7 @@ def test_a_group_that_no_command_closes_ends_after_an_hour(run: Run, name: str, 
     clock = Leases(queue).clock
     later = Leases(queue, clock=lambda: clock() + HOLD_SECONDS + 60)
     squares(db, later, 1)()
-    assert Groups(later).group(db, "book").wait(timeout=5).done == 1
+    assert Groups(later).group(db, "book").wait(timeout=600).done == 1
 
 
 def test_a_group_is_cancelled(run: Run, name: str) -> None:
@@ -263,9 +263,9 @@ def test_an_ack_stores_results_of_the_option_and_of_the_lines(run: Run, name: st
 
     assert run("ack", name, "--result", '{"paid": 9}', stdin=text).exit_code == 0
 
-    assert first.wait(timeout=5) == {"paid": 9}
-    assert second.wait(timeout=5) == b"\xff"
-    assert third.wait(timeout=5) == {"paid": 9}
+    assert first.wait(timeout=600) == {"paid": 9}
+    assert second.wait(timeout=600) == b"\xff"
+    assert third.wait(timeout=600) == {"paid": 9}
 
 
 def test_a_result_that_can_not_be_stored_acks_nothing(run: Run, name: str, db: Any, queue: Queue) -> None:
@@ -283,7 +283,7 @@ def test_a_result_that_can_not_be_stored_acks_nothing(run: Run, name: str, db: A
     for wrong in ("[7", "[" + "1" * 30 + "]", '{"base64": 7}'):
         assert run("ack", name, "--result", wrong, stdin=text).exit_code == errors.USAGE
     assert run("ack", name, stdin=json.dumps(leased[0] | {"result": 7})).exit_code == 0
-    assert completion.wait(timeout=5) == 7
+    assert completion.wait(timeout=600) == 7
 
 
 def test_leased_lines_with_a_wish_for_results_are_records(run: Run, name: str, db: Any, queue: Queue) -> None:

@@ -106,7 +106,7 @@ def test_a_ready_future_calls_back(value: Any) -> None:
     value.wait()
     called = threading.Event()
     value.on_ready(lambda _: called.set())
-    assert called.wait(5)
+    assert called.wait(600)
 
 
 def test_an_exception_in_a_callback_is_printed_and_dropped(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,7 +166,7 @@ def test_a_commit_calls_back_without_a_wait(db: Any, space: Subspace) -> None:
     called = threading.Event()
     commit = tr.commit()
     commit.on_ready(lambda _: called.set())
-    assert called.wait(5)
+    assert called.wait(600)
     assert commit.is_ready()
     assert db[space["key"]] == b"1"
 

@@ -365,7 +365,7 @@ def test_a_versionstamp_is_there_when_any_thread_has_seen_the_commit(
     def hold(self: PendingKey, *terms: Any, **more: Any) -> bool:
         if threading.current_thread() is not main:  # another thread ends the commit, and stands still here
             others[0].set()
-            others[1].wait(10)
+            others[1].wait(600)
         return bool(settle(self, *terms, **more))
 
     monkeypatch.setattr(PendingKey, "settle", hold)
@@ -376,7 +376,7 @@ def test_a_versionstamp_is_there_when_any_thread_has_seen_the_commit(
     thread = threading.Thread(target=commit.wait)
     thread.start()
     try:
-        assert others[0].wait(10)
+        assert others[0].wait(600)
         commit.wait()
         assert stamp.is_ready()
     finally:

@@ -15,7 +15,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from tests.helpers.agents import GREETING
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 300.0
 
 
 def leases_of(space: Subspace, type: int = 5, **kwargs: Any) -> Leases[bytes]:

@@ -9,7 +9,7 @@ from fdbqueue.layers.smart import NOTHING, MessageType, SmartQueue
 from fdbqueue.layers.smart._resend import Copy
 from tests.helpers.smart import contents
 
-WAIT = 30.0
+WAIT = 600.0
 """Seconds that no test needs: how long one waits that is woken."""
 
 

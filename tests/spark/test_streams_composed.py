@@ -32,8 +32,8 @@ def test_a_drain_ends_completions_and_groups_and_stops_before_a_blob(
     with pytest.raises(Exception, match=r"bytes in a blob, which an ack would remove unread"):
         drain_to_table(spark, **given, path=tmp_path / "out")
 
-    assert completion.wait(timeout=10) is None
-    assert group.wait(timeout=10).done == 2
+    assert completion.wait(timeout=600) is None
+    assert group.wait(timeout=600).done == 2
     lease = leases.lease(db)
     assert lease is not None
     assert len(Blobs(leases).read(db, lease).read()) == 1_200_000
@@ -50,7 +50,7 @@ def test_the_ack_of_a_claim_ends_completions_and_a_blob_is_refused(
     completion = Results(leases, keep=600).enqueue(db, "x")
     one = claim(url=url, queue=queue_name, name="one")
     one.ack()
-    assert completion.wait(timeout=10) is None
+    assert completion.wait(timeout=600) is None
     with Blobs(leases).write(db, "with a blob") as file:
         file.write(bytes(1_200_000))
     with pytest.raises(CodecError, match="bytes in a blob"):

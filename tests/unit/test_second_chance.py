@@ -46,6 +46,7 @@ def run(folder: Path, repository: Path, tests: str) -> tuple[int, list[str]]:
     return ran.returncode, ran.stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_test_that_passes_the_second_time_is_named(tmp_path: Path, repository: Path) -> None:
     status, lines = run(tmp_path, repository, FLAKY)
 
@@ -54,6 +55,7 @@ def test_a_test_that_passes_the_second_time_is_named(tmp_path: Path, repository:
     assert "E       AssertionError: the first traceback" in lines
 
 
+@pytest.mark.slow
 def test_all_must_pass_the_second_time(tmp_path: Path, repository: Path) -> None:
     status, lines = run(tmp_path, repository, f"{FLAKY}{SKIPPED}\ndef test_wrong():\n    assert False\n")
 
@@ -65,6 +67,7 @@ def test_all_must_pass_the_second_time(tmp_path: Path, repository: Path) -> None
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "tests",
     [

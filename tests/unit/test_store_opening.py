@@ -155,6 +155,7 @@ def stopped_process(processes: Processes, path: Path, in_a_commit: bool) -> tupl
     return holder.pid, let_go
 
 
+@pytest.mark.slow
 def test_opening_names_the_process_that_is_stopped_in_a_commit(
     tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +177,7 @@ def test_opening_names_the_process_that_is_stopped_in_a_commit(
     let_go.set()
 
 
+@pytest.mark.slow
 def test_opening_does_not_wait_for_a_process_that_is_stopped_between_commits(
     tmp_path: Path, own_children: Processes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,6 +68,7 @@ for number in range({rounds}):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIRST_USES)
 def test_two_threads_may_use_a_type_first(name: str) -> None:
     program = PROGRAM.format(rounds=ROUNDS, use=FIRST_USES[name])

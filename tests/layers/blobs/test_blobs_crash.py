@@ -45,6 +45,7 @@ def write_and_die(url: str, prefix: bytes, number: int, when: str) -> None:
         out.write(data_of(SIZE))
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_writer_that_is_killed_leaves_the_whole_item_or_nothing(
@@ -84,6 +85,7 @@ def read_and_die(url: str, prefix: bytes, began: Any) -> None:
         signal.pause()
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 def test_an_item_of_a_killed_reader_returns_with_all_its_data(
     db: Any, url: str, space: Subspace, processes: Processes

@@ -231,15 +231,15 @@ def test_many_threads_and_tasks_at_once_lose_and_double_nothing(db: Any, queue: 
 def test_an_announced_group_of_calls_is_waited_for_briefly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_batcher, "GATHER_SECONDS", 20.0)
-    monkeypatch.setattr(_batcher, "LONGEST_GATHER_SECONDS", 20.0)
+    monkeypatch.setattr(_batcher, "GATHER_SECONDS", 2_000.0)
+    monkeypatch.setattr(_batcher, "LONGEST_GATHER_SECONDS", 2_000.0)
     line: CallQueue[int, int] = CallQueue()
     line.join(PendingCall(object(), 1))  # type: ignore[arg-type]
     monkeypatch.setattr(_batcher, "ANNOUNCED_SECONDS", 0.0)
     line.announce(2)
     began = time.monotonic()
     run(line.gather())
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 1_000
     monkeypatch.setattr(_batcher, "ANNOUNCED_SECONDS", 20.0)
     line.announce(2)
     with ThreadPoolExecutor(1) as pool:

@@ -62,6 +62,7 @@ def work(url: str, key: bytes, seed: int) -> None:
                 continue  # it comes back, or was done already
 
 
+@pytest.mark.slow
 @pytest.mark.engines("file", "cluster")
 def test_nothing_is_lost_and_nothing_done_twice_when_consumers_are_killed(
     db: Any, url: str, space: Subspace, processes: Processes

@@ -112,19 +112,19 @@ def test_a_bad_check_is_named_with_its_item_and_nothing_is_written(
         return str(message.get("key", ""))
 
     clock = Clock()
-    smart = smart_queue(
-        space,
+    kinds = (
         MessageType("x", check=sometimes, key=key, sees=types("x", "y")),
         MessageType("y", expires=5.0, sees=NOTHING),
-        clock=clock,
-        check_seconds=0.1 if why == "did not return within" else 60.0,
     )
+    smart = smart_queue(space, *kinds, clock=clock, check_seconds=600.0)
     smart.enqueue_many(db, [{"type": "y"}, {"type": "x"}])
     broken = smart.enqueue(db, {"type": "x", "bad": True}).position
     smart.enqueue(db, {"type": "y", "n": 2})
     clock.now += 6
     before = rows_of(smart, db)
     tr = db if own else db.create_transaction()
+    if why == "did not return within":  # a busy machine is patient with all other checks
+        smart = smart_queue(space, *kinds, clock=clock, check_seconds=0.1)
     with pytest.raises(CheckFailed, match=why) as failed:
         smart.enqueue(tr, {"type": "x"})
     assert (failed.value.type, failed.value.position) == ("x", broken)

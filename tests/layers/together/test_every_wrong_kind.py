@@ -36,7 +36,7 @@ RUNS_ON |= {"Worker.drain", "Worker.run", "Worker.running"}
 OF_LAYERS = {"Queue.read", "Queue.transact"}
 """They run a function of the caller's."""
 WAITS = {"timeout", "wait"}
-"""Parameters for which None or a large number means to wait."""
+"""Parameters for which None or a number means to wait."""
 
 
 class Nothing:
@@ -118,7 +118,7 @@ def mistakes(scene: Scene, call: Call, given: Callable[[], Any]) -> Iterator[str
             continue
         for form in forms(call.verb):
             for value in wrong(scene):
-                if one.name in WAITS and (value is None or value in (7, 10**30)):
+                if one.name in WAITS and (value is None or value in (7, 1.5, 10**30)):
                     continue
                 if one.name == "within" and value is None:
                     continue  # it reads the keys of all tests of this process
