@@ -331,16 +331,16 @@ class Admission:
         last = self._last
         if self._composed:
             return await last  # type: ignore[no-any-return]
-        return bytes(last.wait() if last.is_ready() else await value_of(last))
+        return bytes(last if getattr(last, "comes_at_once", False) else await value_of(last))
 
     async def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> int:
         """Return the last index in a queue that had a mark, an order or a type before."""
         layout = self._layout
-        for value in marks:
-            if self._composed or not value.is_ready():
-                await value_of(
-                    value
-                )  # a caller may have `started` the steps of its own transaction: they must not run on
+        # A caller may have `started` the steps of its own transaction: they must not run on.
+        at_once = not self._composed and getattr(marks[0], "comes_at_once", False)
+        if not at_once:
+            for value in marks:
+                await value_of(value)
         mark, subscribed, kind = marks
         layout.known.subscribed, layout.known.exclusive_all = (
             wants_arrivals(subscribed) if subscribed.present() else (False, None)
@@ -353,7 +353,7 @@ class Admission:
         lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
         if self._last is None:
             return await self._in_order(lent)
-        key = await self._last_key()
+        key = bytes(self._last) if at_once else await self._last_key()
         index = layout.index_of(key)
         if index is None or lent.order is not None:
             raise self._refusal(lent.order or "unknown")

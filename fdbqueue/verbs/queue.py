@@ -630,7 +630,10 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         """Take the first items out. Return them, or None if it removed many that are over, and there may be others."""
         if not (self.layout.known.is_open and self.layout.known.relies(tr)) and await keep_out(tr, self.layout):
             return []
-        found = await self._next_rows(tr, self.layout.begin, limit)
+        if limit == 1:
+            found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
+        else:
+            found = await self._next_rows(tr, self.layout.begin, limit)
         if told is not None or not are_plain(self, found):
             return await self._dequeue_judged(tr, limit, found, told)
         items: list[Item[V]] = []

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
 
 from fdbqueue.engine.embedded.client.futures import Future, call
 from fdbqueue.engine.embedded.client.write_buffer import MANY, Intervals, Range
@@ -28,24 +30,23 @@ READ_ONLY: Final = 2023
 _lock = threading.Lock()
 
 
-class Commit(Future[None]):
+class Commit(Future[None], msgspec.Struct, eq=False):
     """The future of a commit.
 
     It holds no reference to its transaction, so that a dropped transaction is freed at once. It takes over the
     transaction's versionstamps and watches, and completes them at the end.
     """
 
+    # Every commit makes one, so it has no `__init__` in Python.
+    _callbacks: tuple[Callable[[Future[None]], object], ...] = ()
+    _done: bool = False
+    _error: int = 0
     _failure: Exception | None = None
-    _store: Store  # set by `begin`, without which there is no request
-
-    def __init__(self) -> None:
-        self._callbacks: tuple[Callable[[Any], object], ...] = ()
-        self._done = False
-        self._error = 0
-        self._stamps: Sequence[PendingKey] = ()
-        self._watches: Sequence[Watch] = ()
-        self._request: CommitRequest | None = None
-        self._go_on: Callable[[], None] | None = None  # set while reads wait for their version
+    _stamps: Sequence[PendingKey] = ()
+    _watches: Sequence[Watch] = ()
+    _request: CommitRequest | None = None
+    _store: Store = cast("Store", None)  # `begin` sets it together with the request
+    _go_on: Callable[[], None] | None = None  # set while reads wait for their version
 
     def __repr__(self) -> str:
         state = "pending" if not self._done else f"error {self._error}" if self._error else "done"
@@ -84,7 +85,8 @@ class Commit(Future[None]):
         if settings.report_conflicts:  # as a cluster reports them: as merged ranges
             read_keys, read_ranges = [], list(tr._read_conflicts())
         else:
-            read_keys, read_ranges = tr._conflict_keys() if tr._gets else [], tr._conflict_ranges
+            read_keys = tr._conflict_keys() if tr._only_looked else [*tr._gets]
+            read_ranges = tr._conflict_ranges
         if writes.ranged or len(writes.points) >= MANY:
             mutations, rows = writes.in_rows()
             points = None
@@ -99,7 +101,7 @@ class Commit(Future[None]):
             mutations,
             settings.report_conflicts,
             read_keys,
-            writes.conflict_keys(),
+            writes.conflict_keys() if writes.ranged else writes.ordered(),
             None if snap is None or ageless else snap.opened_at,
             rows,
             points,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from contextlib import closing
 from itertools import starmap
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from fdbqueue.engine.api import StreamingMode
 from fdbqueue.engine.embedded.client import pages, special_keys
@@ -63,7 +64,7 @@ def _after(key: bytes) -> bytes:
 class TransactionRead:
     """The reads of a transaction and of its `snapshot` view."""
 
-    db: Database
+    __slots__ = ()
 
     def _get_range(
         self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
@@ -108,7 +109,7 @@ class TransactionRead:
 class ReadApi(TransactionRead):
     """The state that a transaction's reads need. `Transaction` adds the writes, the commit and the states."""
 
-    _db: Database
+    db: Database
     _store: Store
     _lock: threading.RLock
     _settings: Settings
@@ -139,8 +140,6 @@ class ReadApi(TransactionRead):
     def _blocked(self) -> int:
         """Return the error code that every operation now fails with, or 0."""
         raise NotImplementedError
-
-    db = property(attrgetter("_db"))
 
     @property
     def snapshot(self) -> SnapshotReads:
@@ -663,20 +662,17 @@ class ReadApi(TransactionRead):
         return FutureKeyArray(points)
 
 
-class SnapshotReads(TransactionRead):
+class SnapshotReads(TransactionRead, msgspec.Struct, eq=False):
     """A transaction's reads without read conflicts: ``tr.snapshot``."""
 
-    __slots__ = ("_tr",)
-
-    def __init__(self, tr: ReadApi) -> None:
-        self._tr = tr
+    _tr: ReadApi
 
     def __repr__(self) -> str:
         return f"{self._tr!r}.snapshot"
 
     @property
-    def db(self) -> Database:  # type: ignore[override]
-        return self._tr._db
+    def db(self) -> Database:
+        return self._tr.db
 
     def get(self, key: Any) -> Value:
         tr = self._tr

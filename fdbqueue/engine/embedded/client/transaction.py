@@ -76,7 +76,7 @@ class Transaction(WriteApi):
 
     def __init__(self, db: Database) -> None:
         self._watches = []
-        self._db = db
+        self.db = db
         self._store = db._opened or db._store()
         self._lock = RLock()
         self._created = time.monotonic()
@@ -98,7 +98,7 @@ class Transaction(WriteApi):
         self._retries = 0
         self._created = time.monotonic()
         self._persistent = None
-        self._defaults = self._db._settings
+        self._defaults = self.db._settings
         self._renew()
 
     def _renew(self) -> None:
@@ -118,7 +118,7 @@ class Transaction(WriteApi):
         self._commit = self._committing = self._pause = None
         self._stamps = ()
         self._watches = []
-        latest = self._db._settings
+        latest = self.db._settings
         settings = self._defaults or self._settings
         self._defaults = None
         if self._persistent or settings.snapshot_ryw != latest.snapshot_ryw:
@@ -171,7 +171,7 @@ class Transaction(WriteApi):
     def __repr__(self) -> str:
         state = "committed" if self._commit is not None else f"broken by {self._broken}" if self._broken else "open"
         version = "" if self._version is None else f" at version {self._version}"
-        return f"<Transaction{version} of {self._db!r}, {state}>"
+        return f"<Transaction{version} of {self.db!r}, {state}>"
 
     @property
     def options(self) -> TransactionOptions:
@@ -179,12 +179,12 @@ class Transaction(WriteApi):
 
     def next_turn(self) -> TimeSlice | None:
         """Return the future of this process's next time slice, as `Database.next_turn` does."""
-        return self._db.next_turn()
+        return self.db.next_turn()
 
     @property
     def members(self) -> Members:
         """The processes that use this database, as `Database.members`."""
-        return self._db.members
+        return self.db.members
 
     # -- states --------------------------------------------------------------------------------------------------
 
@@ -401,7 +401,7 @@ class Transaction(WriteApi):
         if isinstance(value, FailedValue):
             return FailedWatch(error=value.code)
         try:
-            watch = Watch(self._store, self._db._outstanding, key, value)
+            watch = Watch(self._store, self.db._outstanding, key, value)
         except FDBError as error:
             return FailedWatch(error=error.code)
         self._watches.append(watch)
