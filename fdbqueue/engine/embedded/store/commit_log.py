@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import Any, Final
+from typing import Final
 
-from fdbqueue.engine.embedded.store.disk.layout import TAIL_KEY, WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.disk.layout import TAIL_KEY, WINDOW_SECONDS, Txn
 from fdbqueue.engine.embedded.store.disk.rows import Databases, opened, sealed
 
 # The write set of commits, and the check of reads against it.
@@ -178,14 +178,14 @@ def decode(record: bytes) -> tuple[list[bytes], list[Range]]:
     return parts[:keys], list(zip(parts[keys::2], parts[keys + 1 :: 2], strict=True))
 
 
-def begin(txn: Any, dbs: Databases, time_us: int, *, jump: int) -> None:
+def begin(txn: Txn, dbs: Databases, time_us: int, *, jump: int) -> None:
     """Remove all commits and continue, `jump` versions higher, with one commit that wrote nothing."""
     version = (last_version(txn, dbs) + jump).to_bytes(8, "big")
     txn.drop(dbs.log, delete=False)
     append(txn, dbs, version, version, time_us, (), ())
 
 
-def last_version(txn: Any, dbs: Databases) -> int:
+def last_version(txn: Txn, dbs: Databases) -> int:
     """Return the version of the last commit, 0 if there is none."""
     tail = txn.get(TAIL_KEY, db=dbs.top)
     if tail is not None:
@@ -194,14 +194,14 @@ def last_version(txn: Any, dbs: Databases) -> int:
     return int.from_bytes(cursor.key(), "big") if cursor.last() else 0
 
 
-def tail_of(txn: Any, dbs: Databases) -> bytes:
+def tail_of(txn: Txn, dbs: Databases) -> bytes:
     """Return the tail, for `append`."""
     tail: bytes = txn.get(TAIL_KEY, b"", db=dbs.top)
     return tail
 
 
 def append(
-    txn: Any,
+    txn: Txn,
     dbs: Databases,
     tail: bytes,
     version: bytes,
@@ -230,7 +230,7 @@ def append(
     return tail, entry
 
 
-def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
+def read_runs(txn: Txn, dbs: Databases, after: int) -> Iterator[Run]:
     """Read the commits after version `after`, in order, as stored runs."""
     cursor = txn.cursor(dbs.log)
     if cursor.set_range((after + 1).to_bytes(8, "big")):
@@ -241,7 +241,7 @@ def read_runs(txn: Any, dbs: Databases, after: int) -> Iterator[Run]:
         yield int.from_bytes(tail[:_VERSION_BYTES], "big"), rest
 
 
-def read_log(txn: Any, dbs: Databases, after: int) -> Iterator[Commit]:
+def read_log(txn: Txn, dbs: Databases, after: int) -> Iterator[Commit]:
     """Read the commits after version `after`, in order, one by one."""
     for _, run in read_runs(txn, dbs, after):
         yield from commits(run)
@@ -302,7 +302,7 @@ def written_in(runs: Iterable[bytes]) -> tuple[list[bytes], list[Range]]:
     return keys, ranges
 
 
-def first_version(txn: Any, dbs: Databases) -> int:
+def first_version(txn: Txn, dbs: Databases) -> int:
     """Return the version of the oldest commit in the log; 0 if there is none."""
     cursor = txn.cursor(dbs.log)
     found = cursor.first()
@@ -310,11 +310,11 @@ def first_version(txn: Any, dbs: Databases) -> int:
     return next(oldest, (0, b""))[0]
 
 
-def _put(txn: Any, dbs: Databases, key: bytes, run: bytes) -> None:
+def _put(txn: Txn, dbs: Databases, key: bytes, run: bytes) -> None:
     txn.put(key, sealed(dbs, key, run), True, True, True, dbs.log)
 
 
-def _trim(txn: Any, dbs: Databases, version: bytes) -> None:
+def _trim(txn: Txn, dbs: Databases, version: bytes) -> None:
     """Drop some rows that no transaction can need; `version` is that of the last commit.
 
     Versions grow at least one per microsecond. The newest row from before the window stays: its last commit gives the
@@ -447,7 +447,7 @@ class RecentCommits:
     def _drop(self) -> None:
         self._size -= self._blocks.popleft().size
 
-    def catch_up(self, txn: Any) -> list[bytes]:
+    def catch_up(self, txn: Txn) -> list[bytes]:
         """Read and add the commits of other processes; return them in runs."""
         known, dbs = self.last_version, self._dbs
         new = list(read_runs(txn, dbs, known if known >= 0 else last_version(txn, dbs) - 1))
@@ -465,12 +465,12 @@ class RecentCommits:
         while len(self._blocks) > 1 and self._blocks[0].time_us < before_us:
             self._drop()
 
-    def reaches(self, txn: Any, version: int) -> bool:
+    def reaches(self, txn: Txn, version: int) -> bool:
         """Return whether every commit after `version` is known."""
         self._settle()
         return self._blocks[0].first <= version or 0 < first_version(txn, self._dbs) <= version
 
-    def since(self, txn: Any, version: int) -> Iterator[WriteSet]:
+    def since(self, txn: Txn, version: int) -> Iterator[WriteSet]:
         """Yield the write sets of commits after `version`."""
         self._settle()
         for block in reversed(self._blocks):
@@ -481,7 +481,7 @@ class RecentCommits:
         if oldest > version:
             yield from self._stored(txn, version, oldest)
 
-    def _stored(self, txn: Any, version: int, before: int) -> Iterator[WriteSet]:
+    def _stored(self, txn: Txn, version: int, before: int) -> Iterator[WriteSet]:
         for last, run in read_runs(txn, self._dbs, version):
             yield WriteSet(*written_in((run,)))
             if last >= before:

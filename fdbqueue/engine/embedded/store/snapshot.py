@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import lmdb
 
 from fdbqueue.engine.embedded.store.commit_log import Commit, read_log
 from fdbqueue.engine.embedded.store.disk.files import explain
-from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
-from fdbqueue.engine.embedded.store.disk.rows import Databases, LongKeys, Row, opened, opened_all
+from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY, Handle, Row, Txn
+from fdbqueue.engine.embedded.store.disk.rows import Databases, LongKeys, opened, opened_all
 from fdbqueue.engine.errors import TRANSACTION_TOO_OLD, FDBError, StorageError
 
 # Reads in flight: the reads whose answer a cluster's client would still be waiting for.
@@ -89,7 +89,7 @@ class Snapshot(ReadSource):
 
     def __init__(
         self,
-        txn: Any,
+        txn: Txn,
         dbs: Databases,
         version: int,
         opened_at: float,
@@ -99,7 +99,7 @@ class Snapshot(ReadSource):
         self._any_long = any_long
         self._closed = False
         self._sharers: dict[Snapshot, None] | None = None
-        self._txn = txn
+        self._txn: Txn | None = txn
         self._dbs = dbs
         self._lock = threading.Lock()
         self._forget = forget
@@ -241,7 +241,7 @@ class Snapshot(ReadSource):
         if txn is not None:
             txn.abort()
 
-    def abandon(self) -> Any:
+    def abandon(self) -> Txn | None:
         """Detach and return LMDB's transaction in a forked child, which must keep it and never use it."""
         self._lock = threading.Lock()
         txn, self._txn = self._txn, None
@@ -291,7 +291,7 @@ def _next_chunk(size: int, row: Row) -> int:
     return max(_FIRST_CHUNK, min(size * 4, _LARGEST_CHUNK, room))
 
 
-def _up(txn: Any, db: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+def _up(txn: Txn, db: Handle, begin: bytes, end: bytes, limit: int) -> list[Row]:
     # No key here is longer than the limit of a seek, so a seek to the truncated `begin` finds the same row.
     cursor = txn.cursor(db)
     if not (cursor.set_range(begin[:_SEEK_LIMIT]) if begin else cursor.first()):
@@ -311,7 +311,7 @@ def _up(txn: Any, db: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
     return found + _until(rows, behind.item() if behind.set_range(end[:_SEEK_LIMIT]) else None, limit - len(found))
 
 
-def _down(txn: Any, db: Any, begin: bytes, end: bytes, limit: int) -> list[Row]:
+def _down(txn: Txn, db: Handle, begin: bytes, end: bytes, limit: int) -> list[Row]:
     cursor = txn.cursor(db)
     if not (cursor.prev() if cursor.set_range(end[:_SEEK_LIMIT]) else cursor.last()):
         return []

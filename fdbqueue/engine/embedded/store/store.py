@@ -44,7 +44,7 @@ from fdbqueue.engine.embedded.store.commit.request import CommitRequest, Faults
 from fdbqueue.engine.embedded.store.commit_log import Commit, last_version
 from fdbqueue.engine.embedded.store.disk import folder, forks
 from fdbqueue.engine.embedded.store.disk.files import Files, explain, identity
-from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS, Handle, Txn
 from fdbqueue.engine.embedded.store.members import Members
 from fdbqueue.engine.embedded.store.notification import Changes, Notifier
 from fdbqueue.engine.embedded.store.opening import StoreClock
@@ -118,7 +118,7 @@ class Store:
 
     def _use(self, files: Files) -> None:
         self.files = files
-        self.begin: Callable[..., Any] = files.env.begin
+        self.begin: Callable[..., Txn] = files.env.begin
         self._dbs = files.dbs
         self._data = files.dbs.data
         self._last: tuple[int, int] = (-1, -1)
@@ -233,7 +233,7 @@ class Store:
                 return snapshot
         return self._snapshot_in_spite_of(trouble)
 
-    def _keep(self, txn: Any, txn_id: int) -> None:
+    def _keep(self, txn: Txn, txn_id: int) -> None:
         """Wait until the state of a snapshot is on the disk: no caller may act on data that a power cut could undo."""
         try:
             self._ensure(txn_id)
@@ -455,7 +455,7 @@ class Store:
             raise explain(self.path, error) from error
         return self.snapshot()
 
-    def _refuse(self, _db: Any) -> Any:
+    def _refuse(self, _db: Handle) -> Txn:
         raise StorageError(f"{self.path}: was closed.")
 
     # -- forks ---------------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ from fdbqueue.engine.embedded.store.commit_log import (
 from fdbqueue.engine.embedded.store.commit_log import Commit as LogCommit
 from fdbqueue.engine.embedded.store.disk import folder
 from fdbqueue.engine.embedded.store.disk.files import Files, explain
-from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS
+from fdbqueue.engine.embedded.store.disk.layout import WINDOW_SECONDS, Txn
 from fdbqueue.engine.embedded.store.notification import Notifier
 from fdbqueue.engine.embedded.store.opening import StoreClock
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, NOT_COMMITTED, TRANSACTION_TOO_OLD, StorageError
@@ -140,7 +140,7 @@ class Committer:
     def _attach(self) -> None:
         """Start to use the host's files."""
         files = self._host.files
-        self.begin: Callable[..., Any] = files.env.begin
+        self.begin: Callable[..., Txn] = files.env.begin
         self._dbs = files.dbs
         self._disk = files.disk
         # A database in memory does not outlast a power cut, and needs no care for it.
@@ -188,7 +188,7 @@ class Committer:
             shut()
         self.sweep()
 
-    def _closed(self, *_: Any) -> Any:
+    def _closed(self, *_: object) -> Txn:
         raise StorageError(f"{self._host.path}: was closed.")
 
     def reopen(self) -> None:
@@ -422,7 +422,7 @@ class Committer:
             for request in held:
                 request.committed = committed
 
-    def _apply(self, txn: Any, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
+    def _apply(self, txn: Txn, batch: list[CommitRequest], version: bytes, now: int) -> list[CommitRequest]:
         """Apply the requests that may commit and return them; set the error of the others."""
         dbs, last_version = self._dbs, self.recent.last_version
         oldest = now / 1_000_000 - WINDOW_SECONDS
@@ -478,7 +478,7 @@ class Committer:
         for request in accepted:
             request.error = COMMIT_UNKNOWN_RESULT
 
-    def _refuse(self, txn: Any, request: CommitRequest, fresh: WriteSet | None) -> int:
+    def _refuse(self, txn: Txn, request: CommitRequest, fresh: WriteSet | None) -> int:
         """Return the error code with which `request` fails after all earlier commits, or 0 if it may commit."""
         if self.faults is not None and (code := self.faults.before_commit(request)):
             return code

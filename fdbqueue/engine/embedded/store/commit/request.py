@@ -24,7 +24,7 @@ from fdbqueue.engine.embedded.store.commit.atomics import (
     emit,
 )
 from fdbqueue.engine.embedded.store.commit_log import Range
-from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
+from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY, Txn
 from fdbqueue.engine.embedded.store.disk.rows import VALUE, WHOLE, Databases, LongKeys, damaged, packed, sealed_all
 
 
@@ -204,7 +204,7 @@ _MANY: Final = 16
 _item = itemgetter(1, 2)
 
 
-def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int) -> tuple[bytes, ...]:
+def apply(txn: Txn, dbs: Databases, mutations: Sequence[Mutation], version: bytes, batch: int) -> tuple[bytes, ...]:
     """Apply `mutations` in order; return the keys that contain the versionstamp of `version` and `batch`.
 
     *Cost:* one LMDB operation per mutation; for a cleared range, one per key in it.
@@ -260,7 +260,7 @@ def apply(txn: Any, dbs: Databases, mutations: Sequence[Mutation], version: byte
     return stamped
 
 
-def apply_points(txn: Any, dbs: Databases, keys: Sequence[bytes], points: Mapping[bytes, Point]) -> None:
+def apply_points(txn: Txn, dbs: Databases, keys: Sequence[bytes], points: Mapping[bytes, Point]) -> None:
     """Apply a transaction's map of writes, in the order of the keys. None of them has a versionstamp.
 
     *Cost:* as `apply`, whose mutations it needs not make for what most transactions write.
@@ -297,7 +297,7 @@ def apply_points(txn: Any, dbs: Databases, keys: Sequence[bytes], points: Mappin
         txn.put(key, value + packed(crc32(key + value)) if checked else value)
 
 
-def put_rows(txn: Any, dbs: Databases, rows: PutRows) -> None:
+def put_rows(txn: Txn, dbs: Databases, rows: PutRows) -> None:
     """Set all of `rows`.
 
     *Cost:* the same as `apply`, but only a few steps of Python if no key is long.
@@ -310,7 +310,7 @@ def put_rows(txn: Any, dbs: Databases, rows: PutRows) -> None:
             long.put(key, value)
 
 
-def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
+def clear_range(txn: Txn, dbs: Databases, begin: bytes, end: bytes) -> None:
     """Clear ``[begin, end)``."""
     long = LongKeys(txn, dbs)
     if not 0 < len(begin) <= DIRECT_KEY or long.any_long():
@@ -318,13 +318,13 @@ def clear_range(txn: Any, dbs: Databases, begin: bytes, end: bytes) -> None:
             long.delete(key)
         return
     cursor = txn.cursor(dbs.data)
-    key, delete = cursor.key, cursor.delete
+    key_there, delete = cursor.key, cursor.delete
     found = cursor.set_range(begin)
-    while found and key() < end:
-        found = delete()  # behind the last key of all, `key` is empty, and `delete` returns False
+    while found and key_there() < end:
+        found = delete()  # behind the last key of all, it is empty, and `delete` returns False
 
 
-def _change_long(txn: Any, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
+def _change_long(txn: Txn, dbs: Databases, op: int, key: bytes, param: bytes) -> None:
     long = LongKeys(txn, dbs)
     old = long.get(key)
     new = atomics.apply(op, old, param)

@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import lmdb
 import msgspec
@@ -254,7 +254,7 @@ class Disk(Protocol):
 class Durable:
     """Commits are on the disk before they are acknowledged, and before they are read."""
 
-    def __init__(self, path: str, env: Any, folder_lock: FolderLock) -> None:
+    def __init__(self, path: str, env: lmdb.Environment, folder_lock: FolderLock) -> None:
         self._path = path
         self.env = env
         self._folder_lock = folder_lock
@@ -396,7 +396,7 @@ class Durable:
 class Relaxed(Durable):
     """The system decides when it writes to the disk. Other processes may still wait for the disk."""
 
-    def __init__(self, path: str, env: Any, folder_lock: FolderLock) -> None:
+    def __init__(self, path: str, env: lmdb.Environment, folder_lock: FolderLock) -> None:
         super().__init__(path, env, folder_lock)
         page_size = env.stat()["psize"]
         self._pages = mmap.mmap(self._fd, 2 * page_size, prot=mmap.PROT_READ)

@@ -6,7 +6,7 @@ import errno
 import logging
 import os
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import lmdb
 
@@ -14,6 +14,7 @@ from fdbqueue.engine.embedded.store import commit_log
 from fdbqueue.engine.embedded.store.commit.request import apply
 from fdbqueue.engine.embedded.store.disk import data_file, disk, folder, layout
 from fdbqueue.engine.embedded.store.disk.disk import Disk, Durable, Relaxed, decode
+from fdbqueue.engine.embedded.store.disk.layout import Handle, Txn
 from fdbqueue.engine.embedded.store.disk.locks import NAME, FolderLock, wait_for_stopped
 from fdbqueue.engine.embedded.store.disk.rows import Databases
 from fdbqueue.engine.embedded.store.opening import StoreClock, StoreOptions
@@ -132,7 +133,7 @@ class Files:
             self.env.close()
             raise folder.refusal(path, folder.DATA, error) from error
 
-    def _environment(self) -> Any:
+    def _environment(self) -> lmdb.Environment:
         return folder.open_environment(
             self.path,
             map_size=self.map_size,
@@ -227,7 +228,7 @@ class Files:
         self._note_boot(dbs, disk, clock)
         return dbs
 
-    def _format(self, txn: Any) -> tuple[bytes | None, Any]:
+    def _format(self, txn: Txn) -> tuple[bytes | None, Handle]:
         """Return the format of our environment, None for a new one; never write into another program's environment."""
         found, meta = _mark(self.path, self.env, txn, create=not txn.stat()["entries"])
         if found == layout.FORMER_FORMAT and not self.folder_lock.alone:
@@ -308,7 +309,7 @@ def _check_data_file(path: str) -> None:
             raise (explain(path, error) if isinstance(error, lmdb.Error) else error) from error
 
 
-def _mark(path: str, env: Any, txn: Any, *, create: bool) -> tuple[bytes | None, Any]:
+def _mark(path: str, env: lmdb.Environment, txn: Txn, *, create: bool) -> tuple[bytes | None, Handle]:
     """Return the format of an environment, None for a new one, and the database that it is stored in."""
     try:
         meta = env.open_db(layout.META, txn=txn, create=create)

@@ -139,7 +139,7 @@ def open_file(path: str, name: str, *, create: bool = True, write: bool = True) 
     return fd
 
 
-def open_environment(path: str, *, readonly: bool = False, **options: Any) -> Any:
+def open_environment(path: str, *, readonly: bool = False, **options: Any) -> lmdb.Environment:
     """Open LMDB's environment in the folder `path`, with options of `lmdb.open`; make its files if they are missing.
 
     Args:

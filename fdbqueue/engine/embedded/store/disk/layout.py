@@ -22,7 +22,10 @@ unused. That part stores how to repeat the last commits after a power cut (`redo
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+if TYPE_CHECKING:
+    import lmdb
 
 DATA: Final = b"data"
 LONG: Final = b"long"
@@ -53,3 +56,13 @@ REBOOT_VERSIONS: Final = 1_000_000
 
 WINDOW_SECONDS: Final = 5.0
 """Maximum duration of a transaction, the same as on a cluster."""
+
+
+# LMDB's objects, as the engine uses them.
+
+Row: TypeAlias = tuple[bytes, bytes]
+"""A key and its value."""
+Txn: TypeAlias = "lmdb.Transaction[bytes]"
+Cursor: TypeAlias = "lmdb.Cursor[bytes]"
+Handle: TypeAlias = "lmdb._Database"
+"""A named database of the environment."""

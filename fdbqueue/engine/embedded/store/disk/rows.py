@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from struct import Struct
-from typing import Any, Final
+from typing import Final
 from zlib import crc32
 
-from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY
+from fdbqueue.engine.embedded.store.disk.layout import DIRECT_KEY, Cursor, Handle, Row, Txn
 from fdbqueue.engine.errors import StorageError
 
 # Checksums of rows: a value that was changed on the disk is never read as another one.
@@ -122,9 +122,6 @@ POINTER_LENGTH: Final = DIRECT_KEY + 1
 EMPTY_KEY: Final = bytes(8)
 
 
-Row = tuple[bytes, bytes]
-
-
 class NoLong:
     """What this process knows without a look: in which states of the folder no key is long."""
 
@@ -136,7 +133,7 @@ class NoLong:
         self.written = False
         """Whether this process has written one, committed or not."""
 
-    def seen(self, txn: Any, dbs: Databases) -> bool:
+    def seen(self, txn: Txn, dbs: Databases) -> bool:
         """Look whether there is a long key in a snapshot, and return it."""
         found: bool = txn.cursor(dbs.long).first()
         if not found:
@@ -153,11 +150,11 @@ class Databases:
     """Whether rows have checksums (`checksums`)."""
     ignoring: bool
     """Whether a row with a wrong checksum is read as it is."""
-    data: Any
-    long: Any
-    log: Any
-    meta: Any
-    top: Any
+    data: Handle
+    long: Handle
+    log: Handle
+    meta: Handle
+    top: Handle
     """The environment's own database, where LMDB keeps the roots of the others."""
     no_long: NoLong = field(default_factory=NoLong)
 
@@ -170,7 +167,7 @@ class LongKeys:
 
     __slots__ = ("_data", "_dbs", "_long", "_txn")
 
-    def __init__(self, txn: Any, dbs: Databases) -> None:
+    def __init__(self, txn: Txn, dbs: Databases) -> None:
         self._txn = txn
         self._dbs = dbs
         self._data = dbs.data
@@ -228,12 +225,12 @@ class LongKeys:
             yield b"", value
         yield from self._up(self._data, b"", b"", begin, end)
 
-    def _path(self, key: bytes) -> list[tuple[Any, bytes] | None]:
+    def _path(self, key: bytes) -> list[tuple[Handle, bytes] | None]:
         """Return the places of the pointers to `key` and, last, of the key itself; None if a pointer is missing."""
         if not key:
             return [(self._long, EMPTY_KEY)]
         db, level, rest = self._data, b"", key
-        places: list[tuple[Any, bytes] | None] = []
+        places: list[tuple[Handle, bytes] | None] = []
         while len(level) + len(rest) > DIRECT_KEY:
             pointer, rest = _split(level, rest)
             places.append((db, pointer))
@@ -243,11 +240,11 @@ class LongKeys:
             db, level = self._long, below
         return [*places, (db, level + rest)]
 
-    def _read(self, db: Any, stored_key: bytes) -> bytes | None:
+    def _read(self, db: Handle, stored_key: bytes) -> bytes | None:
         stored: bytes | None = self._txn.get(stored_key, db=db)
         return None if stored is None else opened(self._dbs, stored_key, stored)
 
-    def _write(self, db: Any, stored_key: bytes, value: bytes) -> None:
+    def _write(self, db: Handle, stored_key: bytes, value: bytes) -> None:
         self._txn.put(stored_key, sealed(self._dbs, stored_key, value), db=db)
 
     def _free_level(self) -> int:
@@ -258,7 +255,7 @@ class LongKeys:
         cursor = self._txn.cursor(self._long)
         return bool(cursor.set_range(level)) and cursor.key().startswith(level)
 
-    def _up(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
+    def _up(self, db: Handle, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
         """Yield the rows of one level, whose keys all start with `prefix`, from `begin` on, in ascending order."""
         cursor = self._txn.cursor(db)
         rest = begin[len(prefix) :] if begin > prefix else b""
@@ -280,7 +277,7 @@ class LongKeys:
             if key >= begin:
                 yield key, opened(self._dbs, stored, value)
 
-    def _down(self, db: Any, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
+    def _down(self, db: Handle, level: bytes, prefix: bytes, begin: bytes, end: bytes) -> Iterator[Row]:
         """Yield the rows of one level that are before `end`, in descending order."""
         cursor = self._txn.cursor(db)
         if end.startswith(prefix):
@@ -322,7 +319,7 @@ def _seek(level: bytes, rest: bytes) -> bytes:
     return level + rest
 
 
-def _last_of(cursor: Any, level: bytes) -> bool:
+def _last_of(cursor: Cursor, level: bytes) -> bool:
     """Move the cursor to the last key of the level; return whether there is one."""
     if not level:
         return bool(cursor.last())
