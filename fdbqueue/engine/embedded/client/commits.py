@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import msgspec
 
-from fdbqueue.engine.embedded.client.futures import Future, call
+from fdbqueue.engine.embedded.client.futures import Callback, Future, call
 from fdbqueue.engine.embedded.client.write_buffer import MANY, Intervals, Range
 from fdbqueue.engine.embedded.store.commit.atomics import Mutation, emit
 from fdbqueue.engine.embedded.store.snapshot import CANCELLED, waits
@@ -207,7 +207,7 @@ class Commit(Future[None], msgspec.Struct, eq=False):
             waits.count += 1
             self._finished(request)
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         with _lock:
             waiting = not self._done
             if waiting:

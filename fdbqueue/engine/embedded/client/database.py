@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar, cast
 
+from fdbqueue.engine import api
 from fdbqueue.engine.api import StreamingMode
 from fdbqueue.engine.blocking import wake_all
 from fdbqueue.engine.embedded.client.options import (
@@ -165,23 +166,23 @@ class Database(TransactionCreator):
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    def get(self, key: Any) -> Any:
+    def get(self, key: api.Key) -> Any:
         """Return the value of `key`, or None if it has none."""
         return self._run(lambda tr: tr[key].value)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: api.Key | slice) -> Any:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=(key.step == -1))
         return self.get(key)
 
-    def get_key(self, key_selector: Any) -> Any:
+    def get_key(self, key_selector: api.KeySelector) -> Any:
         """Return the key that a selector names."""
         return self._run(lambda tr: tr.get_key(key_selector).value)
 
     def get_range(
         self,
-        begin: Any,
-        end: Any,
+        begin: api.Bound,
+        end: api.Bound,
         limit: int = 0,
         reverse: bool = False,
         streaming_mode: int = StreamingMode.want_all,
@@ -189,44 +190,44 @@ class Database(TransactionCreator):
         """Return the rows of a range, read in one transaction."""
         return self._run(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> list[KeyValue]:
+    def get_range_startswith(self, prefix: api.Key, *args: Any, **kwargs: Any) -> list[KeyValue]:
         """Return the rows whose keys start with `prefix`, read in one transaction."""
         return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 
     # -- writes --------------------------------------------------------------------------------------------------
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: api.Key, value: api.Bytes) -> None:
         """Set `key` to `value`."""
         self._run(lambda tr: tr.set(key, value))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: api.Key, value: api.Bytes) -> None:
         self.set(key, value)
 
-    def clear(self, key: Any) -> None:
+    def clear(self, key: api.Key) -> None:
         """Clear `key`."""
         self.__delitem__(key)
 
-    def clear_range(self, begin: Any, end: Any) -> None:
+    def clear_range(self, begin: api.Bound, end: api.Bound) -> None:
         """Clear the keys from `begin` up to and excluding `end`."""
         self._run(lambda tr: tr.clear_range(begin, end))
 
-    def __delitem__(self, key_or_slice: Any) -> None:
+    def __delitem__(self, key_or_slice: api.Key | slice) -> None:
         self._run(lambda tr: tr.__delitem__(key_or_slice))
 
-    def clear_range_startswith(self, prefix: Any) -> None:
+    def clear_range_startswith(self, prefix: api.Key) -> None:
         """Clear the keys that start with `prefix`."""
         self._run(lambda tr: tr.clear_range_startswith(prefix))
 
-    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+    def _atomic_operation(self, opcode: int, key: api.Key, param: api.Bytes) -> None:
         self._run(lambda tr: tr._atomic_operation(opcode, key, param))
 
     # -- watches -------------------------------------------------------------------------------------------------
 
-    def get_and_watch(self, key: Any) -> tuple[Any, Any]:
+    def get_and_watch(self, key: api.Key) -> tuple[Any, Any]:
         """Return the value of `key` and a future that becomes ready when it changes."""
         return self._run(lambda tr: (tr.get(key), tr.watch(key)))
 
-    def set_and_watch(self, key: Any, value: Any) -> Any:
+    def set_and_watch(self, key: api.Key, value: api.Bytes) -> Any:
         """Set `key` to `value` and return a future that becomes ready when it changes again."""
 
         def body(tr: Transaction) -> Any:
@@ -235,7 +236,7 @@ class Database(TransactionCreator):
 
         return self._run(body)
 
-    def clear_and_watch(self, key: Any) -> Any:
+    def clear_and_watch(self, key: api.Key) -> Any:
         """Clear `key` and return a future that becomes ready when it changes again."""
 
         def body(tr: Transaction) -> Any:

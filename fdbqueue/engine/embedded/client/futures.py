@@ -12,7 +12,7 @@ import threading
 import traceback
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ from fdbqueue.engine.embedded.store.snapshot import CANCELLED, ReadSource, cance
 from fdbqueue.engine.errors import COMMIT_UNKNOWN_RESULT, FDBError, StorageError
 
 T = TypeVar("T")
+Callback: TypeAlias = Callable[[Any], object]
+"""What is called with a future that is ready."""
 
 
 class Future(Generic[T]):
@@ -43,7 +45,7 @@ class Future(Generic[T]):
     def block_until_ready(self) -> None:
         raise NotImplementedError
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         raise NotImplementedError
 
     def cancel(self) -> None:
@@ -91,16 +93,16 @@ class Future(Generic[T]):
     def cancelled(self) -> bool:
         return self.is_ready() and getattr(self.exception(), "code", 0) == CANCELLED
 
-    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+    def add_done_callback(self, fn: Callback) -> None:
         """Call `fn` with this future in the running event loop when it is ready."""
         loop = asyncio.get_running_loop()
         self.on_ready(lambda future: loop.call_soon_threadsafe(fn, future))
 
-    def remove_done_callback(self, fn: Callable[[Any], object]) -> int:
+    def remove_done_callback(self, fn: Callback) -> int:
         raise NotImplementedError
 
 
-def call(callback: Callable[[Any], object], future: Any) -> None:
+def call(callback: Callback, future: Any) -> None:
     """Call a user's callback. Print and drop an exception that it raises, as the binding does."""
     try:
         callback(future)
@@ -133,7 +135,7 @@ class Ready(Future[T]):
     def block_until_ready(self) -> None:
         pass
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         call(callback, self)
 
     def cancel(self) -> None:
@@ -176,7 +178,7 @@ class AskedPage(Ready[T]):
             waits.count += self.round_trips
             self._source = None
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         self.block_until_ready()
         call(callback, self)
 
@@ -217,7 +219,7 @@ class Pending(Future[T]):
         self._settled = False
         self._error = 0
         self._value: T | None = None
-        self._callbacks: list[Callable[[Any], object]] = []
+        self._callbacks: list[Callback] = []
 
     def __repr__(self) -> str:
         state = "pending" if not self._settled else f"error {self._error}" if self._error else "ready"
@@ -270,7 +272,7 @@ class Pending(Future[T]):
                 self._lock.wait()
         waits.count += 1
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         self._leave_parent()
         with self._lock:
             if not self._settled:
@@ -439,7 +441,7 @@ class Read(FutureString, msgspec.Struct, eq=False):
     def block_until_ready(self) -> None:
         self.is_ready()
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         self.block_until_ready()
         call(callback, self)
 

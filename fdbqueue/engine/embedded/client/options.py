@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from fdb.fdboptions import DatabaseOption, TransactionOption
 
@@ -329,7 +329,7 @@ class DatabaseOptions:
         def __getattr__(self, name: str) -> Callable[..., None]: ...
 
 
-def _text(param: Any) -> bytes | None:
+def _text(param: object) -> bytes | None:
     if param is None:
         return None
     if hasattr(param, "as_foundationdb_value"):
@@ -341,7 +341,7 @@ def _text(param: Any) -> bytes | None:
     return param
 
 
-def _bytes(param: Any) -> bytes | None:
+def _bytes(param: object) -> bytes | None:
     if param is not None and not isinstance(param, bytes):
         raise TypeError("Value must be of type bytes")
     return param

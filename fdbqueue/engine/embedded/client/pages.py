@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 from ctypes import ArgumentError
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeGuard
 
 import msgspec
 
+from fdbqueue.engine import api
 from fdbqueue.engine.api import KeySelector, StreamingMode
 from fdbqueue.engine.embedded.client.futures import AskedPage
 from fdbqueue.engine.embedded.client.segments import LAST
@@ -343,7 +344,7 @@ def _cut(rows: list[Row], size: int, room: int) -> tuple[int, int]:
 # The arguments of a transaction's methods, as the client library takes them.
 
 
-def key_to_bytes(key: Any) -> bytes:
+def key_to_bytes(key: object) -> bytes:
     """Return the bytes of a key, or of an object that has `as_foundationdb_key`.
 
     Raises:
@@ -356,7 +357,7 @@ def key_to_bytes(key: Any) -> bytes:
     return key
 
 
-def value_to_bytes(value: Any) -> bytes:
+def value_to_bytes(value: object) -> bytes:
     """Return the bytes of a value, or of an object that has `as_foundationdb_value`.
 
     Raises:
@@ -369,7 +370,7 @@ def value_to_bytes(value: Any) -> bytes:
     return value
 
 
-def integer(value: Any, bits: int = 32) -> int:
+def integer(value: object, bits: int = 32) -> int:
     """Return a number as the client library gets it: truncated to a signed integer of `bits` bits.
 
     Raises:
@@ -400,11 +401,14 @@ class KeyValue(msgspec.Struct, eq=False, gc=False):
 Page = tuple[list[KeyValue], int, bool]
 
 
-def selector(key_or_selector: Any) -> Any:
+def is_selector(key_or_selector: object) -> TypeGuard[KeySelector]:
+    """Return whether this is a key selector, ours or the binding's."""
+    return hasattr(key_or_selector, "or_equal")
+
+
+def selector(key_or_selector: api.Bound) -> KeySelector:
     """Return the given key selector, or a selector of the first key at or behind the given key."""
-    if hasattr(key_or_selector, "or_equal"):
-        return key_or_selector
-    return KeySelector(key_or_selector, False, 1)
+    return key_or_selector if is_selector(key_or_selector) else KeySelector(key_or_selector, False, 1)
 
 
 class FutureKeyValueArray(AskedPage[Page]):
@@ -420,8 +424,8 @@ class FDBRange(msgspec.Struct, eq=False):
     """
 
     _tr: TransactionRead
-    _bsel: Any
-    _esel: Any
+    _bsel: api.Bound
+    _esel: api.Bound
     _limit: int
     _reverse: bool
     _mode: int
@@ -445,7 +449,7 @@ class FDBRange(msgspec.Struct, eq=False):
 
     def _pages(self, mode: int) -> Iterator[list[KeyValue]]:
         begin, end, limit = self._bsel, self._esel, self._limit
-        future: Any = self._future
+        future: FutureKeyValueArray = self._future
         iteration = 1
         while True:
             rows, count, more = future.wait()

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from fdbqueue.engine.embedded.client.futures import ByValue, Future, FutureVoid, Key, Pending, Value
+from fdbqueue.engine.embedded.client.futures import ByValue, Callback, Future, FutureVoid, Key, Pending, Value
 from fdbqueue.engine.embedded.client.pages import FutureKeyValueArray
 from fdbqueue.engine.embedded.store.snapshot import CANCELLED, waits
 from fdbqueue.engine.errors import FUTURE_VERSION, TRANSACTION_CANCELLED, TRANSACTION_TOO_OLD, FDBError, StorageError
@@ -168,7 +168,7 @@ class RetryPause(Pending[None]):
                         self._lock.wait(left)
         waits.count += 1
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         super().on_ready(callback)
         if not self._settled and self._timer is None:
             self._timer = threading.Timer(max(0.0, self._due - time.monotonic()), self._over)
@@ -349,7 +349,7 @@ class _Late:
     def block_until_ready(self) -> None:
         self.late.block_until_ready()
 
-    def on_ready(self, callback: Callable[[Any], object]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         self.late.on_ready(lambda _: callback(self))
 
     def cancel(self) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from fdbqueue.engine import api
 from fdbqueue.engine.api import StreamingMode
 from fdbqueue.engine.embedded.client import pages, special_keys
 from fdbqueue.engine.embedded.client.futures import FailedKey, FailedValue, FutureInt64, FutureKeyArray, Key, Value
@@ -67,18 +68,18 @@ class TransactionRead:
     __slots__ = ()
 
     def _get_range(
-        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+        self, begin: api.Bound, end: api.Bound, limit: int, streaming_mode: int, iteration: int, reverse: bool
     ) -> FutureKeyValueArray:
         raise NotImplementedError
 
-    def get(self, key: Any) -> Value:
+    def get(self, key: api.Key) -> Value:
         """Read the value of `key`."""
         raise NotImplementedError
 
     def get_range(
         self,
-        begin: Any,
-        end: Any,
+        begin: api.Bound,
+        end: api.Bound,
         limit: int = 0,
         reverse: bool = False,
         streaming_mode: int = StreamingMode.iterator,
@@ -95,12 +96,12 @@ class TransactionRead:
         first = self._get_range(begin, end, limit, streaming_mode, 1, reverse)
         return FDBRange(self, begin, end, limit, reverse, streaming_mode, first)
 
-    def get_range_startswith(self, prefix: Any, *args: Any, **kwargs: Any) -> FDBRange:
+    def get_range_startswith(self, prefix: api.Key, *args: Any, **kwargs: Any) -> FDBRange:
         """Read the rows whose keys start with `prefix`."""
         prefix = key_to_bytes(prefix)
         return self.get_range(prefix, strinc(prefix), *args, **kwargs)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: api.Key | slice) -> Any:
         if isinstance(key, slice):
             return self.get_range(key.start, key.stop, reverse=(key.step == -1))
         return self.get(key)
@@ -350,7 +351,14 @@ class ReadApi(TransactionRead):
     # -- ranges --------------------------------------------------------------------------------------------------
 
     def _get_range(
-        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool = False
+        self,
+        begin: api.Bound,
+        end: api.Bound,
+        limit: int,
+        mode: int,
+        iteration: int,
+        reverse: bool,
+        snapshot: bool = False,
     ) -> FutureKeyValueArray:
         """Read one page of a range. The ends are keys or selectors. The binding's range reads consist of such pages."""
         if (
@@ -458,7 +466,14 @@ class ReadApi(TransactionRead):
         return any(begin <= key < end for key in list(gets)) if gets else False  # a copy: another thread may be reading
 
     def _any_page(
-        self, begin: Any, end: Any, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
+        self,
+        begin: api.KeySelector,
+        end: api.KeySelector,
+        limit: int,
+        mode: int,
+        iteration: int,
+        reverse: bool,
+        snapshot: bool,
     ) -> FutureKeyValueArray:
         begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
         begin_or_equal, begin_offset = integer(begin.or_equal), integer(begin.offset)
@@ -610,7 +625,7 @@ class ReadApi(TransactionRead):
             self._store.pin(self._snap)
         return FutureInt64(self._version, self._snap if self._version_since == waits.count else None)
 
-    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+    def get_estimated_range_size_bytes(self, begin_key: bytes | None, end_key: bytes | None) -> FutureInt64:
         """Return the exact size of a range's keys and values. A cluster estimates it.
 
         *Cost:* a read of the range.
@@ -619,7 +634,7 @@ class ReadApi(TransactionRead):
             raise ValueError("Invalid begin key or end key")
         return self._estimated_size(begin_key, end_key)
 
-    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+    def get_range_split_points(self, begin_key: bytes | None, end_key: bytes | None, chunk_size: int) -> FutureKeyArray:
         """Return keys that divide a range into chunks of about `chunk_size` bytes. The list includes both ends.
 
         *Cost:* a read of the range.
@@ -674,7 +689,7 @@ class SnapshotReads(TransactionRead, msgspec.Struct, eq=False):
     def db(self) -> Database:
         return self._tr.db
 
-    def get(self, key: Any) -> Value:
+    def get(self, key: api.Key) -> Value:
         tr = self._tr
         if type(key) is not bytes:
             key = key_to_bytes(key)
@@ -687,14 +702,14 @@ class SnapshotReads(TransactionRead, msgspec.Struct, eq=False):
             return tr._get(key, True)
         return Value(found, tr._looked_at(key, snap), waits.count)
 
-    def get_key(self, key_selector: Any) -> Key:
+    def get_key(self, key_selector: api.KeySelector) -> Key:
         key = key_selector.key
         if type(key) is not bytes:
             key = key_to_bytes(key)
         return self._tr._get_key(key, key_selector.or_equal, key_selector.offset, True)
 
     def _get_range(
-        self, begin: Any, end: Any, limit: int, streaming_mode: int, iteration: int, reverse: bool
+        self, begin: api.Bound, end: api.Bound, limit: int, streaming_mode: int, iteration: int, reverse: bool
     ) -> FutureKeyValueArray:
         return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
 
@@ -710,8 +725,8 @@ class SnapshotReads(TransactionRead, msgspec.Struct, eq=False):
     def get_read_version(self) -> FutureInt64:
         return self._tr.get_read_version()
 
-    def get_estimated_range_size_bytes(self, begin_key: Any, end_key: Any) -> FutureInt64:
+    def get_estimated_range_size_bytes(self, begin_key: bytes | None, end_key: bytes | None) -> FutureInt64:
         return self._tr.get_estimated_range_size_bytes(begin_key, end_key)
 
-    def get_range_split_points(self, begin_key: Any, end_key: Any, chunk_size: int) -> FutureKeyArray:
+    def get_range_split_points(self, begin_key: bytes | None, end_key: bytes | None, chunk_size: int) -> FutureKeyArray:
         return self._tr.get_range_split_points(begin_key, end_key, chunk_size)

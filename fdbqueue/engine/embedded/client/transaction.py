@@ -17,6 +17,7 @@ from _thread import RLock  # what `threading.RLock` calls; shorter, as each tran
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from fdbqueue.engine import api
 from fdbqueue.engine.embedded.client import special_keys
 from fdbqueue.engine.embedded.client.commits import Commit
 from fdbqueue.engine.embedded.client.futures import (
@@ -282,7 +283,7 @@ class Transaction(WriteApi):
 
     # -- reads ---------------------------------------------------------------------------------------------------
 
-    def get(self, key: Any) -> Value:
+    def get(self, key: api.Key) -> Value:
         """Read the value of `key`.
 
         *Conflicts:* with writes to `key`, unless this transaction has set or cleared it.
@@ -304,7 +305,7 @@ class Transaction(WriteApi):
         self._size += 2 * len(key) + 25
         return value
 
-    def get_key(self, key_selector: Any) -> Key:
+    def get_key(self, key_selector: api.KeySelector) -> Key:
         """Return the key that a selector names: ``b""`` before the first key, ``b"\\xff"`` after the last.
 
         *Conflicts:* with writes between the selector's key and the one found.
@@ -377,7 +378,7 @@ class Transaction(WriteApi):
 
     # -- watches -------------------------------------------------------------------------------------------------
 
-    def watch(self, key: Any) -> Future[None]:
+    def watch(self, key: api.Key) -> Future[None]:
         """Return a future that becomes ready when `key` has another value than this transaction sees.
 
         The watch starts when the transaction commits, and outlives it. It may miss a value that changes and changes

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from fdbqueue.engine import api
 from fdbqueue.engine.embedded.client import special_keys
-from fdbqueue.engine.embedded.client.pages import key_to_bytes, value_to_bytes
+from fdbqueue.engine.embedded.client.pages import is_selector, key_to_bytes, value_to_bytes
 from fdbqueue.engine.embedded.client.read_api import (
     METADATA_VERSION,
     READ_KEY_LIMIT,
@@ -77,7 +78,7 @@ class WriteApi(ReadApi):
 
     _watches: list[Watch]  # they become active at the commit
 
-    def get_key(self, key_selector: Any) -> Any:
+    def get_key(self, key_selector: api.KeySelector) -> Any:
         raise NotImplementedError
 
     def _defer(self, code: int) -> None:
@@ -89,7 +90,7 @@ class WriteApi(ReadApi):
 
     # -- values --------------------------------------------------------------------------------------------------
 
-    def set(self, key: Any, value: Any) -> None:
+    def set(self, key: api.Key, value: api.Bytes) -> None:
         """Set `key` to `value`."""
         if type(key) is not bytes:
             key = key_to_bytes(key)
@@ -153,7 +154,7 @@ class WriteApi(ReadApi):
                 self._writes.set(key, value, conflict)
             self._trigger(key, key + b"\0", value)
 
-    def _atomic_operation(self, opcode: int, key: Any, param: Any) -> None:
+    def _atomic_operation(self, opcode: int, key: api.Key, param: api.Bytes) -> None:
         param = value_to_bytes(param)
         key = key_to_bytes(key)
         short = not self._odd and key < TOP and opcode in _SETTLED_AT_COMMIT
@@ -206,10 +207,10 @@ class WriteApi(ReadApi):
         self._writes.make_unreadable(low, high, self._settings.ryw_disabled)
         return low + template[-4:]
 
-    def clear(self, key: Any) -> None:
+    def clear(self, key: api.Key | api.KeySelector) -> None:
         """Clear `key`, or the key that a selector names."""
         if type(key) is not bytes:
-            key = key_to_bytes(self.get_key(key) if hasattr(key, "or_equal") else key)
+            key = key_to_bytes(self.get_key(key) if is_selector(key) else key)
         if self._odd or key >= TOP or len(key) > KEY_LIMIT:
             self._clear_oddly(key)
             return
@@ -244,7 +245,7 @@ class WriteApi(ReadApi):
             self._writes.clear(key, conflict)
         self._trigger(key, key + b"\0", None)
 
-    def clear_range(self, begin: Any, end: Any) -> None:
+    def clear_range(self, begin: api.Bound, end: api.Bound) -> None:
         """Clear the keys from `begin` (None: the first key) up to and excluding `end` (None: behind the last)."""
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin < end <= TOP:
             self._size += 2 * (len(begin) + len(end)) + MUTATION_BYTES + 24
@@ -267,9 +268,9 @@ class WriteApi(ReadApi):
                 with self._lock:
                     writes.clear_range(begin, end, True)
             return
-        if hasattr(begin, "or_equal"):
+        if is_selector(begin):
             begin = self.get_key(begin)
-        if hasattr(end, "or_equal"):
+        if is_selector(end):
             end = self.get_key(end)
         begin = b"" if begin is None else key_to_bytes(begin)
         end = b"\xff" if end is None else key_to_bytes(end)
@@ -301,15 +302,15 @@ class WriteApi(ReadApi):
             self._writes.clear_range(begin, end, conflict)
         self._trigger(begin, end, None)
 
-    def clear_range_startswith(self, prefix: Any) -> None:
+    def clear_range_startswith(self, prefix: api.Key) -> None:
         """Clear the keys that start with `prefix`."""
         prefix = key_to_bytes(prefix)
         self.clear_range(prefix, strinc(prefix))
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: api.Key, value: api.Bytes) -> None:
         self.set(key, value)
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: api.Key | slice) -> None:
         if isinstance(key, slice):
             self.clear_range(key.start, key.stop)
         else:
@@ -317,7 +318,7 @@ class WriteApi(ReadApi):
 
     # -- conflicts -----------------------------------------------------------------------------------------------
 
-    def add_read_conflict_range(self, begin: Any, end: Any) -> None:
+    def add_read_conflict_range(self, begin: api.Bound, end: api.Bound) -> None:
         """Add a read conflict on ``[begin, end)``, as a read of the range does."""
         if type(begin) is bytes and type(end) is bytes and not self._odd and begin <= end <= TOP:
             if len(begin) > READ_KEY_LIMIT or len(end) > READ_KEY_LIMIT:
@@ -338,12 +339,12 @@ class WriteApi(ReadApi):
         with self._lock:
             self._add_conflict(begin, end)
 
-    def add_read_conflict_key(self, key: Any) -> None:
+    def add_read_conflict_key(self, key: api.Key) -> None:
         """Add a read conflict on `key`, as a read does."""
         key = key_to_bytes(key)
         self.add_read_conflict_range(key, key + b"\x00")
 
-    def add_write_conflict_range(self, begin: Any, end: Any) -> None:
+    def add_write_conflict_range(self, begin: api.Bound, end: api.Bound) -> None:
         """Add a write conflict on ``[begin, end)``, as a write to the range does."""
         if type(begin) is not bytes or type(end) is not bytes or self._odd or not begin <= end <= TOP:
             begin, end = _ordered(begin, end)
@@ -359,7 +360,7 @@ class WriteApi(ReadApi):
             with self._lock:
                 self._writes.add_conflict(begin, end)
 
-    def add_write_conflict_key(self, key: Any) -> None:
+    def add_write_conflict_key(self, key: api.Key) -> None:
         """Add a write conflict on `key`, as a write does."""
         key = key_to_bytes(key)
         self.add_write_conflict_range(key, key + b"\x00")
@@ -396,7 +397,7 @@ class WriteApi(ReadApi):
                 watch.written(*value)
 
 
-def _ordered(begin: Any, end: Any) -> tuple[bytes, bytes]:
+def _ordered(begin: api.Bound, end: api.Bound) -> tuple[bytes, bytes]:
     begin, end = key_to_bytes(begin), key_to_bytes(end)
     if begin > end:
         raise FDBError(2005)
@@ -408,10 +409,10 @@ def operation(code: int, *, buffered: bool) -> Any:
 
     settled = code in _SETTLED_AT_COMMIT
 
-    def apply(self: Any, key: Any, param: Any) -> None:
+    def apply(self: Any, key: api.Key, param: api.Bytes) -> None:
         self._atomic_operation(code, key, param)
 
-    def buffer(self: WriteApi, key: Any, param: Any) -> None:
+    def buffer(self: WriteApi, key: api.Key, param: api.Bytes) -> None:
         if (
             not self._odd
             and type(key) is bytes
