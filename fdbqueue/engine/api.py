@@ -35,7 +35,7 @@ class KeySelector:
 
     __slots__ = ("key", "offset", "or_equal")
 
-    def __init__(self, key: Any, or_equal: bool, offset: int) -> None:
+    def __init__(self, key: Key, or_equal: bool, offset: int) -> None:
         self.key = key
         self.or_equal = or_equal
         self.offset = offset
@@ -54,19 +54,19 @@ class KeySelector:
         return KeySelector(self.key, self.or_equal, self.offset - offset)
 
     @classmethod
-    def last_less_than(cls, key: Any) -> KeySelector:
+    def last_less_than(cls, key: Key) -> KeySelector:
         return cls(key, False, 0)
 
     @classmethod
-    def last_less_or_equal(cls, key: Any) -> KeySelector:
+    def last_less_or_equal(cls, key: Key) -> KeySelector:
         return cls(key, True, 0)
 
     @classmethod
-    def first_greater_than(cls, key: Any) -> KeySelector:
+    def first_greater_than(cls, key: Key) -> KeySelector:
         return cls(key, True, 1)
 
     @classmethod
-    def first_greater_or_equal(cls, key: Any) -> KeySelector:
+    def first_greater_or_equal(cls, key: Key) -> KeySelector:
         return cls(key, False, 1)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,6 +96,8 @@ Key: TypeAlias = bytes | AsKey
 Bound: TypeAlias = Key | KeySelector | None
 """One end of a range; None is the first or the last key."""
 Bytes: TypeAlias = bytes | AsValue
+Callback: TypeAlias = Callable[[Any], None]
+"""What is called with a future that is ready."""
 
 
 class Future(Protocol[T_co]):
@@ -107,7 +109,7 @@ class Future(Protocol[T_co]):
     def is_ready(self) -> bool:
         """Return whether `wait` would return at once, without blocking."""
 
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         """Call `callback` with this future when it is ready: at once or later, perhaps in another thread."""
 
     def cancel(self) -> None:
@@ -126,7 +128,7 @@ class Value(Protocol):
         """Return whether the key has a value."""
 
     def is_ready(self) -> bool: ...
-    def on_ready(self, callback: Callable[[Any], None]) -> None: ...
+    def on_ready(self, callback: Callback) -> None: ...
     def cancel(self) -> None: ...
     def as_foundationdb_key(self) -> bytes: ...
     def as_foundationdb_value(self) -> bytes: ...
@@ -137,13 +139,13 @@ class Value(Protocol):
     def __getitem__(self, index: int, /) -> int: ...
     @overload
     def __getitem__(self, index: slice, /) -> bytes: ...
-    def __add__(self, other: Any, /) -> bytes: ...
-    def __radd__(self, other: Any, /) -> bytes: ...
+    def __add__(self, other: Bytes, /) -> bytes: ...
+    def __radd__(self, other: Bytes, /) -> bytes: ...
     def __eq__(self, other: object, /) -> bool: ...
-    def __lt__(self, other: Any, /) -> bool: ...
-    def __le__(self, other: Any, /) -> bool: ...
-    def __gt__(self, other: Any, /) -> bool: ...
-    def __ge__(self, other: Any, /) -> bool: ...
+    def __lt__(self, other: Bytes, /) -> bool: ...
+    def __le__(self, other: Bytes, /) -> bool: ...
+    def __gt__(self, other: Bytes, /) -> bool: ...
+    def __ge__(self, other: Bytes, /) -> bool: ...
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str: ...
     def hex(self) -> str: ...
     def startswith(self, prefix: bytes, /) -> bool: ...

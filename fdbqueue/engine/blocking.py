@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
+from fdbqueue.engine.api import Callback
 from fdbqueue.engine.steps import Steps, run, value_of
 
 T = TypeVar("T")
@@ -61,7 +62,7 @@ class _BlockedWork(Generic[T]):
     def is_ready(self) -> bool:
         return self._done.is_set()
 
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         """Begin the work, and call back when it is done."""
         context = contextvars.copy_context()
         self._thread = threading.Thread(target=context.run, args=(self._run, callback), daemon=True)
@@ -71,7 +72,7 @@ class _BlockedWork(Generic[T]):
         """End the work at its next page."""
         self._cancelled.set()
 
-    def _run(self, callback: Callable[[Any], None]) -> None:
+    def _run(self, callback: Callback) -> None:
         _own.cancelled = self._cancelled
         try:
             self._result = self._work()

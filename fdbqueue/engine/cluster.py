@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from fdbqueue.engine.api import Future
+from fdbqueue.engine.api import Bytes, Callback, Future, Key
 from fdbqueue.engine.blocking import wake_all
 from fdbqueue.engine.errors import ANSWER_SECONDS, TRANSACTION_TIMED_OUT, ClusterError, FDBError, adopt_binding
 from fdbqueue.engine.steps import wait_in_thread
@@ -119,13 +119,13 @@ class ClusterDatabase:
             raise AttributeError(name)
         return getattr(self._database(), name)
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: Key | slice) -> Any:
         return self._database()[key]
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: Key, value: Bytes) -> None:
         self._database()[key] = value
 
-    def __delitem__(self, key: Any) -> None:
+    def __delitem__(self, key: Key | slice) -> None:
         del self._database()[key]
 
     def _database(self) -> Any:
@@ -156,7 +156,7 @@ class _FirstAnswer(Promise):
         self._begun = threading.Lock()  # the first callback takes it for good, so that one thread begins
         self._error: Exception | None = None
 
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         super().on_ready(callback)
         if self._begun.acquire(blocking=False):
             threading.Thread(target=self._open, daemon=True, name="fdbqueue's first use of a cluster").start()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Database, Transaction
 
 # Members: the processes that use a database. The embedded engine knows which of them are alive.
 #
@@ -16,25 +16,25 @@ from fdbqueue.engine.api import Transaction
 # has no members: there a process is known by what it commits. (docs/adr/0122)
 
 
-def own_process(db: Any) -> bytes:
+def own_process(db: Database | Transaction) -> bytes:
     """Return the id of this process; b"" if the engine has no members."""
     members = getattr(db, "members", None)
     return b"" if members is None else members.own_id()
 
 
-def process_is_dead(db: Any, process: bytes) -> bool:
+def process_is_dead(db: Database | Transaction, process: bytes) -> bool:
     """Return whether it is certain that the process with an id has ended."""
     members = getattr(db, "members", None) if process else None
     return members is not None and members.is_dead(process)
 
 
-def set_mark(db: Any, mark: bytes) -> bool:
+def set_mark(db: Database | Transaction, mark: bytes) -> bool:
     """Keep a mark of this process, without a commit. Return False if the engine has no members, or it is impossible."""
     members = getattr(db, "members", None)
     return members is not None and members.mark(mark)
 
 
-def has_mark(db: Any, process: bytes, mark: bytes) -> bool:
+def has_mark(db: Database | Transaction, process: bytes, mark: bytes) -> bool:
     """Return whether a process, alive or dead, has set a mark lately."""
     members = getattr(db, "members", None) if process else None
     return members is not None and members.has_mark(process, mark)
@@ -58,12 +58,12 @@ def no_turn() -> None:
     """Return None, for engines without turns: ``getattr(db, "next_turn", no_turn)()``."""
 
 
-def has_turns(db: Any) -> bool:
+def has_turns(db: Database | Transaction) -> bool:
     """Return whether `db` has turns. Then it has no round trips, and it is useless to save reads."""
     return hasattr(db, "next_turn")
 
 
-def shares_turns(db: Any) -> bool:
+def shares_turns(db: Database | Transaction) -> bool:
     """Return whether another process took a turn lately."""
     return bool(getattr(db, "shares_turns", False))
 

@@ -7,10 +7,10 @@ watches in a transaction, and hands them to `until_changed`.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fdbqueue.engine.api import Future
+from fdbqueue.engine.api import Callback, Future
 from fdbqueue.engine.blocking import end_wait, wake_at_close
 from fdbqueue.engine.errors import TOO_MANY_WATCHES, FDBError
 from fdbqueue.engine.steps import Steps, value_of
@@ -36,7 +36,7 @@ class Promise:
 
     def __init__(self) -> None:
         self._kept = False
-        self._callbacks: list[Callable[[Any], None]] = []
+        self._callbacks: list[Callback] = []
 
     def keep(self) -> None:
         """Make it ready, and call each callback once."""
@@ -47,7 +47,7 @@ class Promise:
     def is_ready(self) -> bool:
         return self._kept
 
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         self._callbacks.append(callback)
         if self._kept:
             self._call_back()
@@ -141,7 +141,7 @@ class _FirstOf:
         elif not self.is_ready():
             _block_on(self._futures, self._seconds)
 
-    def on_ready(self, callback: Callable[[Any], None]) -> None:
+    def on_ready(self, callback: Callback) -> None:
         if self._seconds is not None:
             import asyncio  # whoever is called back in a loop has it already
 

@@ -133,7 +133,8 @@ def test_a_transaction_and_its_database_have_the_same_members() -> None:
 
 
 def test_a_database_without_members_knows_no_process() -> None:
-    assert own_process(object()) == b""
-    assert not process_is_dead(object(), bytes(10))
-    assert not set_mark(object(), b"one")
-    assert not has_mark(object(), bytes(10), b"one")
+    db: Any = object()
+    assert own_process(db) == b""
+    assert not process_is_dead(db, bytes(10))
+    assert not set_mark(db, b"one")
+    assert not has_mark(db, bytes(10), b"one")

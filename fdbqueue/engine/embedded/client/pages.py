@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from ctypes import ArgumentError
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import TYPE_CHECKING, Final, TypeGuard, cast
 
 import msgspec
 
@@ -408,7 +408,9 @@ def is_selector(key_or_selector: object) -> TypeGuard[KeySelector]:
 
 def selector(key_or_selector: api.Bound) -> KeySelector:
     """Return the given key selector, or a selector of the first key at or behind the given key."""
-    return key_or_selector if is_selector(key_or_selector) else KeySelector(key_or_selector, False, 1)
+    if is_selector(key_or_selector):
+        return key_or_selector
+    return KeySelector(cast("api.Key", key_or_selector), False, 1)
 
 
 class FutureKeyValueArray(AskedPage[Page]):
