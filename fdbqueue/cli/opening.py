@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from enum import StrEnum
 from functools import partial
@@ -28,6 +28,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
 from fdbqueue.observe.troubles import troubles_of
+from fdbqueue.reads.trouble import Trouble
 from fdbqueue.stored.catalogue import read_about
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name
 from fdbqueue.stored.looks import check_decodes
@@ -246,14 +247,16 @@ def beside_troubles(db: Database, queue: Queue) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
-            if str(error) not in one.text:
-                tell(f"{in_shell(one.text)}{one.told_since} Next: `{one.command}`.")
+        said = str(error)
+        _tell_those(db, queue, lambda one: said not in one.text)
         raise
 
 
 def tell_troubles(db: Database, queue: Queue, *kinds: str) -> None:
     """Say on standard error what the troubles of these kinds are, where a command found no more items to take."""
-    for one in run(attempts(db, partial(troubles_of, layout=queue.layout))):
-        if one.kind in kinds:
-            tell(f"{one.text}{one.told_since} Next: `{one.command}`.")
+    _tell_those(db, queue, lambda one: one.kind in kinds)
+
+
+def _tell_those(db: Database, queue: Queue, wanted: Callable[[Trouble], bool]) -> None:
+    for one in filter(wanted, run(attempts(db, partial(troubles_of, layout=queue.layout)))):
+        tell(f"{in_shell(one.text)}{one.told_since} Next: `{one.command}`.")

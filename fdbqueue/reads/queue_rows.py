@@ -18,7 +18,7 @@ from fdbqueue.engine.keys import Subspace
 from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.errors import FormatError
 from fdbqueue.reads.trouble import Troubles
-from fdbqueue.stored.counters import Stats, read_counts, read_level_counts, stats_of
+from fdbqueue.stored.counters import Stats, read_counts, stats_of
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.settings import Pause, Quota, check_renamed, pause_of, terms_of
@@ -261,7 +261,7 @@ class QueueRows:
                 self.uncounted = self.uncounted or error
 
 
-async def read_figures(tr: Transaction, layout: Layout, *, pause: bool = False, levels: bool = False) -> QueueRows:
+async def read_figures(tr: Transaction, layout: Layout, *, pause: bool = False) -> QueueRows:
     """Read the figures that a verb of a layer returns, by snapshot: counters, and what else the verb asks for.
 
     Raises:
@@ -271,12 +271,9 @@ async def read_figures(tr: Transaction, layout: Layout, *, pause: bool = False, 
     """
     counting = started(read_counts(tr, layout))
     pausing = tr.snapshot.get(layout.paused_key) if pause else None
-    leveling = started(read_level_counts(tr, layout)) if levels else None
     found = QueueRows(layout, await counting)
     if pausing is not None:
         found.pause = await stored_in(pausing)
-    if leveling is not None:
-        found.levels = await leveling
     if found.counts is not None and not found.counts.get("enqueued"):
         await check_renamed(tr, layout)
     return found

@@ -26,6 +26,7 @@ from fdbqueue import FDBError, FdbQueueError, Position, Queue, QueueRenamed, Unk
 from fdbqueue.engine.api import Database
 from fdbqueue.engine.errors import ANSWER_SECONDS, NO_ANSWER, told
 from fdbqueue.engine.keys import is_within
+from fdbqueue.layers import Groups, Leases, Subscriptions
 from fdbqueue.layers.schedules import Schedules
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.reads.queue_rows import ITEM_STATES
@@ -191,7 +192,7 @@ class AdminApp:
         page = queue.inspect(self._db)
         history = self.sampler.history(queue_text(queue.layout.prefix))
         came, went = history.rates
-        sessions = page.sessions
+        sessions, own = page.sessions, Sessions(queue)
         errors, read = looks.errors_of(self._db, queue) if page.stats.dead else ([], 0)
         return {
             "page": page,
@@ -202,7 +203,7 @@ class AdminApp:
             "errors_read": read,
             "rates": (came, went),
             "busy": () if sessions is None else sessions.busy[: looks.MOST_BUSY],
-            "largest": () if sessions is None else looks.with_states(self._db, queue, sessions.largest),
+            "largest": () if sessions is None else [(one, own.info(self._db, one.session)) for one in sessions.largest],
             "tables": [table for table in page.tables() if not table.title.startswith(OWN_TABLES)],
         }
 
@@ -287,10 +288,11 @@ class AdminApp:
     def _parts_of(self, request: Request) -> Shown:
         queue, text = self._opened(request), request.query_params.get("after")
         after = text_named(text, "group") if text else None
+        groups = Groups(Leases(queue)).list(self._db, after=after, limit=looks.MOST_LISTED)
         return {
-            "subscriptions": looks.subscriptions_of(self._db, queue, after),
+            "subscriptions": list(Subscriptions(queue).stats(self._db, after=after, limit=looks.MOST_LISTED)),
             "streams": looks.streams_of(self._db, queue),
-            "groups": looks.groups_of(self._db, queue, after),
+            "groups": [(session_text(one.name), one.stats(self._db)) for one in groups],
             "schedules": Schedules(queue, time.time).list(self._db)[: looks.MOST_LISTED],
         }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
@@ -11,13 +11,8 @@ from typing import cast
 from fdbqueue import CodecError, FdbQueueError, Position, Queue, StoredItem, UnknownQueue
 from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, run
-from fdbqueue.layers import Groups, Leases, Sessions, Subscriptions
-from fdbqueue.layers.groups import GroupStats
 from fdbqueue.layers.leases.browsing import opened
-from fdbqueue.layers.sessions import SessionInfo
-from fdbqueue.layers.sessions.reading.listing import LargeSession
 from fdbqueue.layers.streams import Stream, StreamState
-from fdbqueue.layers.subscriptions import SubscriptionStats
 from fdbqueue.layers.subscriptions.selectors import row_test
 from fdbqueue.reads.inspecting import DeadReason, reasons_of
 from fdbqueue.reads.queue_rows import ITEM_STATES
@@ -80,14 +75,6 @@ def notes_at(db: Database, queue: Queue, position: Position) -> Notes:
     return salvaged_notes(found[0].stored)[0] if found else NO_NOTES
 
 
-def with_states(
-    db: Database, queue: Queue, largest: Iterable[LargeSession]
-) -> list[tuple[LargeSession, SessionInfo | None]]:
-    """Return the largest sessions, at most 10, each with what `Sessions.info` says of it."""
-    sessions = Sessions(queue)
-    return [(one, sessions.info(db, one.session)) for one in largest]
-
-
 def page_of(trouble: Trouble) -> tuple[str, dict[str, str]]:
     """Return the page that shows a trouble, and its query."""
     query = {"queue": trouble.queue}
@@ -107,17 +94,6 @@ def streams_of(db: Database, queue: Queue) -> list[StreamState]:
     batches = run(queue.read(db, partial(claimed_places, layout=queue.layout)))
     names = sorted({batch.stream for batch in batches})[:MOST_LISTED]
     return [state for name in names if (state := Stream(queue, name).state(db)) is not None]
-
-
-def groups_of(db: Database, queue: Queue, after: str | None) -> list[tuple[str, GroupStats]]:
-    """Return the names and the stats of the next groups."""
-    found = Groups(Leases(queue)).list(db, after=after, limit=MOST_LISTED)
-    return [(names.session_text(group.name), group.stats(db)) for group in found]
-
-
-def subscriptions_of(db: Database, queue: Queue, after: str | None) -> list[SubscriptionStats]:
-    """Return the stats of the next subscriptions."""
-    return list(Subscriptions(queue).stats(db, after=after, limit=MOST_LISTED))
 
 
 PAGE_ITEMS = 50
