@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -195,3 +198,25 @@ def test_each_kind_of_timer_has_one_entry_in_the_table() -> None:
     )
     assert sorted(kinds_of_timers()) == sorted(names)
     assert sum(map(len, timer_kinds.all().values())) == len(names)
+
+
+def test_threads_get_each_item_once(db: Any, space: Subspace) -> None:
+    leases = Leases(Queue(space))
+    leases.enqueue_many(db, [b"%d" % n for n in range(300)])
+    got: Counter[bytes] = Counter()
+    lock = threading.Lock()
+
+    def consume() -> None:
+        while taken := leases.lease_many(db, limit=random.randint(1, 9), duration=600):
+            with lock:
+                got.update(lease.value for lease in taken)
+            leases.ack_many(db, taken)
+
+    threads = [threading.Thread(target=consume) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == {b"%d" % n: 1 for n in range(300)}
+    assert leases.stats(db).dequeued == 300
+    assert leases.check(db).ok
