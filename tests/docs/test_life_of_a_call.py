@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue.layers import Leases, Sessions, StagedQueue
+from fdbqueue.layers import Leases, StagedQueue
 
 ROOT = Path(fdbqueue.__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "explanation" / "life-of-a-call.md"
@@ -76,19 +76,15 @@ def entered() -> dict[str, list[str]]:
     db = fdbqueue.open("memory:")
     orders = fdbqueue.Queue("orders", codec="json")
     staged = StagedQueue(Leases(fdbqueue.Queue("mails", codec="json")))
-    sessions = Sessions(fdbqueue.Queue("bank", codec="json"))
     calls: dict[str, Callable[[], object]] = {
         "Enqueue": lambda: orders.enqueue(db, 7),
         "Dequeue": lambda: orders.dequeue(db),
         "A staged lease": lambda: leased.append(staged.lease(db, duration=30)),
         "Its ack": lambda: staged.ack(db, leased[-1]),
-        "The lease of a session": lambda: leased.append(sessions.lease(db, duration=30)),
-        "The ack of a session": lambda: sessions.ack(db, leased[-1]),
     }
     leased: list[Any] = []
     for name in "Ann", "Bob", "Dan", "Eve":
         staged.enqueue(db, name)
-        sessions.enqueue(db, name, session=name)
     for call in calls.values():
         call()
     found = {section: called_by(call) for section, call in calls.items()}
