@@ -52,21 +52,6 @@ def clock_us(now: object) -> int:
     )
 
 
-def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
-    """Return when an item becomes available, in microseconds; 0: now.
-
-    Raises:
-        ValueError: both a delay and a time were given, or one of them is invalid.
-    """
-    if delay is not None and at is not None:
-        raise ValueError("An item becomes available after a delay, or at a time; not both.")
-    if at is not None:
-        at_us = not_negative(at, "at")
-    else:
-        at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
-    return at_us if at_us > now_us else 0
-
-
 HELD_US = 2_000_000_000_000_000_000
 """A held follow-up is delayed until this time. What its own time is later than this is its delay after its release."""
 

@@ -153,7 +153,7 @@ async def check_known(tr: Transaction, layout: Layout, *, create: bool = False, 
         QueueRenamed: it has another name now.
     """
     if not renamed:
-        await check_renamed(tr, layout)
+        await check_renamed(tr.snapshot, layout)
     if not create and not await is_there(tr, layout):
         near = await nearest(tr, layout)
         told = (f"There is no queue {layout.describe()}.", near, "`fdbqueue queues` lists all.")

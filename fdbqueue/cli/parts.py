@@ -23,7 +23,7 @@ from fdbqueue.layers.groups import Group, Groups, GroupStats
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.schedules import Schedule, Schedules
 from fdbqueue.layers.subscriptions import Subscriptions, SubscriptionStats
-from fdbqueue.moves.ends import group_keys, group_record
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.stored.names import session_text
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ TOKEN = b"fdbqueue"
 async def held_open(groups: Groups, name: str, tr: Transaction) -> None:
     """Open a group if there is none. Hold it open for some time, unless its hold was ended."""
     layout = groups.leases.layout
-    if await group_record(tr, layout, name) is None:
+    if await group_keys(layout, name).read(tr) is None:
         await groups.open.steps(tr, name, hold=HOLD_SECONDS, token=TOKEN)
     elif (await value_of(tr.get(group_keys(layout, name).holds.pack((TOKEN,))))).present():
         await with_hold(groups, name).hold.steps(tr, duration=HOLD_SECONDS)

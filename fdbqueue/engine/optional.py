@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from fdbqueue.engine.api import Database, Transaction
 
@@ -16,28 +16,43 @@ from fdbqueue.engine.api import Database, Transaction
 # has no members: there a process is known by what it commits. (docs/adr/0122)
 
 
-def own_process(db: Database | Transaction) -> bytes:
-    """Return the id of this process; b"" if the engine has no members."""
-    members = getattr(db, "members", None)
-    return b"" if members is None else members.own_id()
+class ProcessesOf(Protocol):
+    """The processes that use a database."""
+
+    def own_id(self) -> bytes:
+        """Return the id of this process; b"" if it has none."""
+
+    def is_dead(self, process: bytes) -> bool:
+        """Return whether it is certain that the process with an id has ended."""
+
+    def mark(self, mark: bytes) -> bool:
+        """Keep a mark of this process, without a commit. Return False if that is impossible."""
+
+    def has_mark(self, process: bytes, mark: bytes) -> bool:
+        """Return whether a process, alive or dead, has set a mark lately."""
 
 
-def process_is_dead(db: Database | Transaction, process: bytes) -> bool:
-    """Return whether it is certain that the process with an id has ended."""
-    members = getattr(db, "members", None) if process else None
-    return members is not None and members.is_dead(process)
+class _NoMembers:
+    def own_id(self) -> bytes:
+        return b""
+
+    def is_dead(self, process: bytes) -> bool:
+        return False
+
+    def mark(self, mark: bytes) -> bool:
+        return False
+
+    def has_mark(self, process: bytes, mark: bytes) -> bool:
+        return False
 
 
-def set_mark(db: Database | Transaction, mark: bytes) -> bool:
-    """Keep a mark of this process, without a commit. Return False if the engine has no members, or it is impossible."""
-    members = getattr(db, "members", None)
-    return members is not None and members.mark(mark)
+_NO_MEMBERS = _NoMembers()
 
 
-def has_mark(db: Database | Transaction, process: bytes, mark: bytes) -> bool:
-    """Return whether a process, alive or dead, has set a mark lately."""
-    members = getattr(db, "members", None) if process else None
-    return members is not None and members.has_mark(process, mark)
+def members_of(db: Database | Transaction) -> ProcessesOf:
+    """Return the processes that use a database, as far as the engine knows them: on a cluster it knows none."""
+    members: ProcessesOf | None = getattr(db, "members", None)
+    return _NO_MEMBERS if members is None else members
 
 
 # Turns: transactions that take items from the head of a queue, one process after the other.

@@ -503,19 +503,6 @@ def without_quota(layout: Layout) -> ChecksBypassed:
     )
 
 
-async def is_marked(tr: Transaction, layout: Layout) -> bool:
-    """Return whether a queue is marked as smart.
-
-    Raises:
-        QueueRenamed: it has another name now.
-
-    *Conflicts:* none. *Cost:* one read.
-    """
-    terms = await read_terms(tr.snapshot, layout)
-    terms.check()
-    return terms.smart
-
-
 def bypassed(layout: Layout) -> ChecksBypassed:
     """Return the error of an enqueue that would bypass a smart queue's checks."""
     return ChecksBypassed(
@@ -545,3 +532,26 @@ def mark_smart(tr: Transaction, layout: Layout) -> None:
     """Mark a queue as smart. It is a blind write, so that the first smart enqueues do not conflict over it."""
     tr.set(layout.type_key, SMART)
     layout.known.note_writing(tr)
+
+
+async def ask_smartness(tr: Transaction, layout: Layout, *, smart: bool) -> bool:
+    """Return whether items may enter, after smart checks or without. The first that may after them mark the queue.
+
+    For layers whose items are under keys of their own. An item without checks is refused if the queue is smart.
+
+    Raises:
+        QueueRenamed: the queue has another name now.
+
+    *Conflicts:* none. *Cost:* a look a second; one read more if the queue is smart and these items pass no checks.
+    """
+    known = layout.known
+    if known.relies(tr) and known.is_plain is not smart:
+        return True
+    await look(tr, layout)
+    if smart and known.is_plain:
+        mark_smart(tr, layout)
+    elif not smart and not known.is_plain:
+        terms = await read_terms(tr.snapshot, layout)
+        terms.check()
+        return not terms.smart
+    return True

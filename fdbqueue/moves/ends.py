@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from functools import cache, lru_cache
 from typing import Protocol
 
@@ -15,7 +14,7 @@ from fdbqueue.engine.keys import Subspace, behind, within
 from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.counters import count, signed
+from fdbqueue.stored.counters import as_count, count, signed
 from fdbqueue.stored.items import FollowUps, Micros, Notes, Seconds, check_follow_ups
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.positions import pack
@@ -95,6 +94,44 @@ class OutcomeRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, f
     until_us: Micros = msgspec.field(default=0, name="x")
     """When the record is removed. While it is pending: when the item's life ends, 0 for never."""
 
+    def encode(self) -> bytes:
+        """Return the bytes that store it."""
+        return _encode(self)
+
+    @staticmethod
+    def read(layout: Layout, key: bytes, stored: bytes) -> OutcomeRecord:
+        """Return the record that is stored under a key.
+
+        Raises:
+            FormatError: this version of the library can't read it.
+        """
+        return layout.decode(key, stored, _decode)
+
+    @staticmethod
+    def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
+        """Write the pending record of an item that enters the queue, for the first time or again."""
+        if notes.keep_s:
+            tr.set(layout.completions.key(packed), OutcomeRecord(until_us=notes.ttl_at_us).encode())
+
+    @staticmethod
+    async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
+        """Make the record of an item pending again that comes back to the queue after its end."""
+        if notes.keep_s:
+            key = layout.completions.key(packed)
+            stored = await value_of(tr.get(key))
+            if stored.present():
+                record = OutcomeRecord.read(layout, key, bytes(stored))
+                if record.how != PENDING:
+                    OutcomeRecord.remove(tr, layout, packed, record.until_us)
+            OutcomeRecord.begin(tr, layout, packed, notes)
+
+    @staticmethod
+    def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
+        """Remove an item's outcome and its timer. Blind writes."""
+        tr.clear(layout.completions.key(packed))
+        tr.clear(layout.timer_key(until_us, packed, Due.RESULT))
+        count(tr, layout, outcomes=-1)
+
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(OutcomeRecord).decode
@@ -119,45 +156,6 @@ def encode_result(result: object) -> bytes:
             " keys of your own or in a file, and return where it is."
         )
     return packed
-
-
-def read_record(layout: Layout, key: bytes, stored: bytes) -> OutcomeRecord:
-    """Return the record that is stored under a key.
-
-    Raises:
-        FormatError: this version of the library can't read it.
-    """
-    return layout.decode(key, stored, _decode)
-
-
-def encode_record(record: OutcomeRecord) -> bytes:
-    """Return the bytes that store an item's outcome."""
-    return _encode(record)
-
-
-def begin(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
-    """Write the pending record of an item that enters the queue, for the first time or again."""
-    if notes.keep_s:
-        tr.set(layout.completions.key(packed), encode_record(OutcomeRecord(until_us=notes.ttl_at_us)))
-
-
-async def reopen(tr: Transaction, layout: Layout, packed: bytes, notes: Notes) -> None:
-    """Make the record of an item pending again that comes back to the queue after its end."""
-    if notes.keep_s:
-        key = layout.completions.key(packed)
-        stored = await value_of(tr.get(key))
-        if stored.present():
-            record = read_record(layout, key, bytes(stored))
-            if record.how != PENDING:
-                remove(tr, layout, packed, record.until_us)
-        begin(tr, layout, packed, notes)
-
-
-def remove(tr: Transaction, layout: Layout, packed: bytes, until_us: int) -> None:
-    """Remove an item's outcome and its timer. Blind writes."""
-    tr.clear(layout.completions.key(packed))
-    tr.clear(layout.timer_key(until_us, packed, Due.RESULT))
-    count(tr, layout, outcomes=-1)
 
 
 def pull(tr: Transaction, follow_ups: tuple[tuple[bytes, bytes], ...], kind: str) -> None:
@@ -198,7 +196,6 @@ SWEEP_AGAIN_US = 100_000
 """When a consumer goes on with a sweep, unless the call that cancelled the group does so itself. Until then consumers
 do not see the timer, and do not conflict."""
 OPEN = "open"
-_COUNT = struct.Struct("<q")
 
 
 class GroupRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_unknown_fields=True):
@@ -214,49 +211,12 @@ class GroupRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, for
     ended_at_us: Micros = msgspec.field(default=0, name="e")
     """When its last member ended; 0: not yet."""
 
+    def encode(self) -> bytes:
+        """Return the bytes that store it."""
+        return _encode(self)
 
-_encode_group = msgspec.msgpack.Encoder().encode
+
 _decoder = msgspec.msgpack.Decoder(GroupRecord)
-
-
-class GroupKeys:
-    """The keys of one group."""
-
-    __slots__ = ("_count_keys", "begin", "counts", "cursor", "end", "holds", "members", "open", "record", "timer_place")
-
-    def __init__(self, prefix: bytes, name: str) -> None:
-        space = Subspace(rawPrefix=prefix)[name]
-        self.begin, self.end = within(space.key())
-        self.record: bytes = space.pack(("record",))
-        self.cursor: bytes = space.pack(("cursor",))
-        self.members: bytes = space["member"].key()
-        self.holds: Subspace = space["hold"]
-        self.counts: Subspace = space["count"]
-        self._count_keys: dict[str, bytes] = {}
-        self.open = (self.holds.key(), behind(self.members))
-        """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
-        self.timer_place = pack(Position(0, name.encode()))
-        """Stands for the group in timers, where items have their positions."""
-
-    def count_key(self, state: str) -> bytes:
-        """Return the key of the counter of the members in a state."""
-        key = self._count_keys.get(state)
-        if key is None:
-            key = self._count_keys[state] = self.counts.pack((state,))
-        return key
-
-
-def group_keys(layout: Layout, name: str) -> GroupKeys:
-    """Return the keys of a group of a queue."""
-    return _keys_of(layout.groups.key(), name)
-
-
-_keys_of = lru_cache(maxsize=256)(GroupKeys)
-
-
-def encode_group(group: GroupRecord) -> bytes:
-    """Return the bytes that store a group's record."""
-    return _encode_group(group)
 
 
 def read_group(stored: bytes) -> GroupRecord:
@@ -273,80 +233,108 @@ def read_group(stored: bytes) -> GroupRecord:
     return group
 
 
-def named_group(layout: Layout, name: str, stored: bytes) -> GroupRecord:
-    """Return the group's record in stored bytes.
+class GroupKeys:
+    """The keys of one group, and what reads and writes them."""
 
-    Raises:
-        FormatError: this version of the library can't read it. The message names the key, the group and a way out.
-    """
-    remedy = (
-        f"It is the record of the group {name!r}. With the newest version of fdbqueue, cancel the group: Group.cancel"
-        " writes the record again, and its follow-ups stay held."
-    )
-    return layout.decode(group_keys(layout, name).record, stored, read_group, remedy)
+    def __init__(self, layout: Layout, name: str) -> None:
+        space: Subspace = layout.groups[name]
+        self._layout = layout
+        self._name = name
+        self.begin, self.end = within(space.key())
+        self.record: bytes = space.pack(("record",))
+        self.cursor: bytes = space.pack(("cursor",))
+        self.members: bytes = space["member"].key()
+        self.holds: Subspace = space["hold"]
+        self._counts: Subspace = space["count"]
+        self._count_keys: dict[str, bytes] = {}
+        self.open = (self.holds.key(), behind(self.members))
+        """The begin and end of the holds and, behind them, the members. Nothing else stands between them."""
+        self.timer_place = pack(Position(0, name.encode()))
+        """Stands for the group in timers, where items have their positions."""
+
+    def decode(self, stored: bytes) -> GroupRecord:
+        """Return the group's record in stored bytes.
+
+        Raises:
+            FormatError: this version of the library can't read it. The message names the key, the group and a way out.
+        """
+        remedy = (
+            f"It is the record of the group {self._name!r}. With the newest version of fdbqueue, cancel the group:"
+            " Group.cancel writes the record again, and its follow-ups stay held."
+        )
+        return self._layout.decode(self.record, stored, read_group, remedy)
+
+    async def read(self, tr: Transaction) -> GroupRecord | None:
+        """Return the group's record, or None.
+
+        A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
+        the group is made, cancelled, done or removed.
+        """
+        value = await value_of(tr.get(self.record))
+        return self.decode(bytes(value)) if value.present() else None
+
+    async def is_cancelled(self, tr: Transaction) -> bool:
+        """Return whether the group was cancelled.
+
+        *Conflicts:* with a cancel at the same time: of a take and the cancel, one runs again. *Cost:* one read.
+        """
+        record = await self.read(tr)
+        return record is not None and record.state == CANCELLED
+
+    def count_key(self, state: str) -> bytes:
+        """Return the key of the counter of the members in a state."""
+        key = self._count_keys.get(state)
+        if key is None:
+            key = self._count_keys[state] = self._counts.pack((state,))
+        return key
+
+    def count(self, tr: Transaction, **changes: int) -> None:
+        """Add to the counters of the members, by state. Atomic adds never conflict."""
+        for state, change in changes.items():
+            if change:
+                tr.add(self.count_key(state), as_count(change))
+
+    async def read_counts(self, tr: Transaction) -> dict[str, int]:
+        """Return the counters of the members, by snapshot."""
+        layout, span = self._layout, self._counts.range()
+        own = layout.own_rows("groups", await rows(tr.snapshot, span.start, span.stop))
+        return {parts[2]: layout.decode(row.key, row.value, signed) for parts, row in own}
+
+    def begin_sweep(self, tr: Transaction, now_us: int, begin: bytes = b"") -> None:
+        """Note where the sweep of a cancelled group goes on, and set the timer for it. Blind writes.
+
+        Args:
+            begin: the key of the member to go on with; b"": the first one.
+        """
+        at_us = now_us + SWEEP_AGAIN_US
+        tr.set(self.cursor, at_us.to_bytes(8, "big") + (begin or self.members))
+        tr.set(self._layout.timer_key(at_us, self.timer_place, Due.SWEEP), b"")
+
+    async def settle(self, tr: Transaction, now_us: int) -> None:
+        """End the group if this transaction ended its last member, or released its last hold.
+
+        *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the
+        group is done.
+        """
+        # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
+        # member if there is one: a producer may extend its hold often.
+        found = await rows(tr.snapshot, *self.open, limit=WITNESSES, reverse=True)
+        if found:
+            import random  # it takes 3 ms, and few programs have groups
+
+            members = [row.key for row in found if row.key >= self.members]
+            tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
+            return
+        # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
+        tr.add_read_conflict_range(*self.open)
+        group = await self.read(tr)
+        if group is None or group.ended_at_us:
+            return
+        state = DONE if group.state == OPEN else group.state
+        tr.set(self.record, msgspec.structs.replace(group, state=state, ended_at_us=max(1, now_us)).encode())
+        pull(tr, group.then, Due.GO if state == DONE else Due.DROP)
+        tr.set(self._layout.timer_key(now_us + group.keep_s * 1_000_000, self.timer_place, Due.GROUP), b"")
 
 
-async def group_record(tr: Transaction, layout: Layout, name: str) -> GroupRecord | None:
-    """Return a group's record, or None.
-
-    A plain read: of a take and a cancel at the same time, one runs again. It is no hot key: the record changes when
-    the group is made, cancelled, done or removed.
-    """
-    value = await value_of(tr.get(group_keys(layout, name).record))
-    return named_group(layout, name, bytes(value)) if value.present() else None
-
-
-def count_members(tr: Transaction, layout: Layout, name: str, **changes: int) -> None:
-    """Add to the counters of a group's members, by state. Atomic adds never conflict."""
-    keys = group_keys(layout, name)
-    for state, change in changes.items():
-        if change:
-            tr.add(keys.count_key(state), _COUNT.pack(change))
-
-
-async def read_member_counts(tr: Transaction, layout: Layout, name: str) -> dict[str, int]:
-    """Return the counters of a group's members, by snapshot."""
-    counts = group_keys(layout, name).counts
-    span = counts.range()
-    found = await rows(tr.snapshot, span.start, span.stop)
-    own = layout.own_rows("groups", found)
-    return {parts[2]: layout.decode(row.key, row.value, signed) for parts, row in own}
-
-
-def begin_sweep(tr: Transaction, layout: Layout, name: str, now_us: int, begin: bytes = b"") -> None:
-    """Note where the sweep of a cancelled group goes on, and set the timer for it. Blind writes.
-
-    Args:
-        begin: the key of the member to go on with; b"": the first one.
-    """
-    keys = group_keys(layout, name)
-    at_us = now_us + SWEEP_AGAIN_US
-    tr.set(keys.cursor, at_us.to_bytes(8, "big") + (begin or keys.members))
-    tr.set(layout.timer_key(at_us, keys.timer_place, Due.SWEEP), b"")
-
-
-async def settle(tr: Transaction, layout: Layout, name: str, now_us: int) -> None:
-    """End a group if this transaction ended its last member, or released its last hold.
-
-    *Conflicts:* with the end of one other open member. *Cost:* one read; one more read and a few writes if the group is
-    done.
-    """
-    keys = group_keys(layout, name)
-    # By snapshot, which includes this transaction's own writes. The conflict is on one witness only, on a
-    # member if there is one: a producer may extend its hold often.
-    found = await rows(tr.snapshot, *keys.open, limit=WITNESSES, reverse=True)
-    if found:
-        import random  # it takes 3 ms, and few programs have groups
-
-        members = [row.key for row in found if row.key >= keys.members]
-        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)
-        return
-    # Nothing is open. Of this and a transaction that adds a member or a hold at the same time, one runs again.
-    tr.add_read_conflict_range(*keys.open)
-    group = await group_record(tr, layout, name)
-    if group is None or group.ended_at_us:
-        return
-    state = DONE if group.state == OPEN else group.state
-    tr.set(keys.record, encode_group(msgspec.structs.replace(group, state=state, ended_at_us=max(1, now_us))))
-    pull(tr, group.then, Due.GO if state == DONE else Due.DROP)
-    tr.set(layout.timer_key(now_us + group.keep_s * 1_000_000, keys.timer_place, Due.GROUP), b"")
+group_keys = lru_cache(maxsize=256)(GroupKeys)
+"""Return the keys of a group of a queue."""

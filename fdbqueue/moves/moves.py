@@ -16,10 +16,9 @@ from typing import Any, TypeAlias
 from msgspec import structs
 
 from fdbqueue.engine.api import Transaction
-from fdbqueue.engine.keys import within
-from fdbqueue.engine.steps import Steps, rows, started, value_of
+from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.engine.transactional import asks_marker
-from fdbqueue.moves.ends import begin_sweep, count_members, group_record, parts_of_ends, settle
+from fdbqueue.moves.ends import CANCELLED, group_keys, parts_of_ends
 from fdbqueue.moves.rescue import FoundNotes, found_notes
 from fdbqueue.stored.counters import as_count, count, count_levels
 from fdbqueue.stored.items import (
@@ -31,9 +30,9 @@ from fdbqueue.stored.items import (
     notes_of,
     with_notes,
 )
-from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.layout import STAMPED, Layout
 from fdbqueue.stored.order import MAX_INDEX
-from fdbqueue.stored.places import InQueue, clear_parts
+from fdbqueue.stored.places import InQueue, Standing, clear_parts
 from fdbqueue.stored.positions import TAKEN, Place, rank_of
 from fdbqueue.stored.shapes import Due
 
@@ -57,8 +56,6 @@ Span: TypeAlias = tuple[bytes, bytes]
 
 MAX_SPANS = 16
 """A transaction with more spans than these notes a single span, from its first to its last position."""
-_WRITE_CONFLICTS = b"\xff\xff/transaction/write_conflict_range/"  # the transaction's own special keys
-_STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _NO_STAMP = b"\xff" * 10 + b"\x00\x00"
 
 
@@ -76,7 +73,7 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
     noted = sorted(spans)
     if len(noted) > MAX_SPANS:
         noted = [(noted[0][0], max(last for _, last in noted))]
-    prefix = layout.arrivals.key() + _STAMPED
+    prefix = layout.arrivals.key() + STAMPED
     for first, last in noted:
         # The key holds both ends. Several notes of one transaction share its stamp, and the ends keep their keys apart.
         key = prefix + _NO_STAMP + _as_element(first) + _as_element(last)
@@ -100,43 +97,13 @@ def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
     return not name, name or None
 
 
-async def announces(tr: Transaction, layout: Layout) -> bool:
-    """Return whether this transaction has noted arrivals itself, so that it can no longer read arrivals.
-
-    Its own notes have no versionstamps yet. A read of the range that may hold them fails, and then its commit fails too
-    (1036, accessed_unreadable). Its own write conflict ranges can be read.
-    """
-    own = within(_WRITE_CONFLICTS + layout.arriving)
-    return bool(await rows(tr.snapshot, *own, limit=1))
-
-
-def arrivals_since(layout: Layout, version: int) -> tuple[bytes, bytes]:
-    """Return the begin and end of the notes that were committed after a version."""
-    prefix: bytes = layout.arrivals.key()
-    return prefix + _STAMPED + (version + 1).to_bytes(8, "big"), prefix + _STAMPED + b"\xff" * 10
-
-
-def arrivals_until(layout: Layout, version: int) -> tuple[bytes, bytes]:
-    """Return the begin and end of the notes that were committed up to a version."""
-    prefix: bytes = layout.arrivals.key()
-    return prefix + _STAMPED, prefix + _STAMPED + (version + 1).to_bytes(8, "big")
-
-
-def span_of(layout: Layout, key: bytes) -> Span:
-    """Return the span that the note under a key names; one without items if the key is foreign."""
-    _, first, last = layout.parts("arrivals", key) or (None, b"", b"")
-    return first, last
-
-
 def _as_element(packed: bytes) -> bytes:
     return b"\x01%b\x00" % packed.replace(b"\x00", b"\x00\xff")
 
 
 _ONE = (1).to_bytes(8, "little")
-ERROR_BYTES = 1_200
-"""The number of bytes of an error's text that are stored."""
-
-
+TOLD_US = 60_000_000
+"""How long after a lease's end its holder learns that its item was cancelled."""
 _NO_NAMES: frozenset[str] = frozenset()
 
 
@@ -185,14 +152,14 @@ class Moves:
         changed, self.changed_groups = self.changed_groups, frozenset()
         returned, self.returned_groups = self.returned_groups, frozenset()
         # Each begins with a read: all of them are under way at once.
-        settling = [started(settle(self._tr, self._home, name, self.now_us())) for name in sorted(changed)]
+        settling = [started(group_keys(self._home, name).settle(self._tr, self.now_us())) for name in sorted(changed)]
         for steps in settling:
             await steps
         for name in sorted(returned):
             # A member at work when the group was cancelled. Perhaps no call takes it again and notices the cancel.
-            record = await group_record(self._tr, self._home, name)
-            if record is not None and record.state == "cancelled":
-                begin_sweep(self._tr, self._home, name, self.now_us())
+            keys = group_keys(self._home, name)
+            if await keys.is_cancelled(self._tr):
+                keys.begin_sweep(self._tr, self.now_us())
 
     def now_us(self) -> int:
         """Return the time in microseconds."""
@@ -208,7 +175,7 @@ class Moves:
         if self._levels:
             count_levels(self._tr, self._layout, self._levels)
         for name, members in self._members.items() if self._members else ():
-            count_members(self._tr, self._home, name, **members)
+            group_keys(self._home, name).count(self._tr, **members)
         if self.subscribed and (self.arrived or self._tally.get("enqueued")):
             spans = [(packed, packed) for packed in self.arrived]
             announce(self._tr, self._layout, spans, enqueued=self._tally.get("enqueued", 0))
@@ -418,11 +385,30 @@ class Moves:
         """Add an item that has left its place to the dead letters, also one that can't be read."""
         notes, is_readable = found
         if is_readable:
-            told = cut_error(error, notes)
-            self.enter_dead(packed, stored, at_rest(notes, error=told, died_at_us=self.now_us()))
+            told = notes.cut_error(error)
+            self.enter_dead(packed, stored, notes.at_rest(error=told, died_at_us=self.now_us()))
             return
         self._tr.set(self._layout.dead.key(packed), stored)
         self._die(packed, structs.replace(notes, error=error))
+
+    def cancel(self, one: Standing, found: FoundNotes, lease: Notes | None = None) -> None:
+        """Remove an item in any state, also one that can't be read.
+
+        Args:
+            found: its notes, by `read_notes`.
+            lease: the notes with the end and the holder of its lease; None: its own, if it is leased.
+        """
+        notes, is_readable = found
+        if one.state == "leased":
+            lease = notes
+        if lease is not None and is_readable:
+            notes = notes_of(_told_cancelled(one.stored, notes, lease, self.now_us()))
+        if one.state == "dead":
+            self.leave_dead(one.packed)
+            self.vanish(one.packed, one.stored, "purged", notes=notes, is_readable=is_readable)
+            return
+        self.leave(one.state, one.packed, notes)
+        self.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED, is_readable=is_readable)
 
     def put_back_unread(self, packed: bytes, stored: bytes, notes: Notes) -> None:
         """Add an item that can't be read to the available ones again, in its own place. Its bytes stay."""
@@ -477,39 +463,16 @@ class Moves:
         self.tally(counter, 1)
 
 
-_AT_REST: dict[str, Any] = {
-    "token": b"",
-    "expires_at_us": 0,
-    "visible_at_us": 0,
-    "died_at_us": 0,
-    "subscription": "",
-    "held": False,
-}
+def _told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> bytes:
+    """Return an item's stored value with notes by which its holder learns that it was cancelled.
 
-
-def at_rest(notes: Notes, **changes: Any) -> Notes:
-    """Return the notes of an item without a lease, with changes."""
-    return structs.replace(notes, **{**_AT_REST, **changes})
-
-
-def size_beside(notes: Notes) -> int:
-    """Return the size of what an item's notes list: dependent keys, follow-ups and the group."""
-    return sum(map(len, notes.beside)) + sum(len(prefix) + len(at) for prefix, at in notes.then) + len(notes.group)
-
-
-def as_new(notes: Notes) -> Notes:
-    """Return the notes of a dead letter that comes back: no attempts are counted, and its group counts it as dead."""
-    return at_rest(structs.replace(notes, attempt=0, ttl_at_us=0, group=""))
-
-
-def cut(text: str, size_bytes: int) -> str:
-    """Return the part of a text that fits into so many bytes."""
-    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
-
-
-def cut_error(error: str, notes: Notes) -> str:
-    """Return the part of an error's text that fits into an item's notes, beside all that they list."""
-    return cut(error, max(0, ERROR_BYTES - size_beside(notes)))
+    Args:
+        notes: the item's notes.
+        lease: the notes with the lease's end and holder.
+    """
+    left_us = max(0, lease.expires_at_us - now_us) + TOLD_US
+    error = notes.cut_error(f"It was cancelled while {lease.consumer or 'a consumer'} had it.")
+    return with_notes(stored, structs.replace(notes, keep_s=max(notes.keep_s, -(-left_us // 1_000_000)), error=error))
 
 
 def raise_high_water_mark(tr: Transaction, layout: Layout, index: int) -> None:

@@ -32,7 +32,7 @@ from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import Subspace, behind, below
 from fdbqueue.engine.steps import rows, started, value_of
 from fdbqueue.errors import FormatError
-from fdbqueue.moves.ends import PENDING, group_keys, read_record
+from fdbqueue.moves.ends import PENDING, OutcomeRecord, group_keys
 from fdbqueue.stored.items import Notes, salvaged_notes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.shapes import Due
@@ -123,7 +123,7 @@ async def _told_by_keys(
 def _of_record(home: Layout, key: bytes, stored: bytes) -> dict[str, Any]:
     """Return what an item's pending outcome says of its notes."""
     try:
-        record = read_record(home, key, stored)
+        record = OutcomeRecord.read(home, key, stored)
     except FormatError:
         return {"keep_s": KEEP_S}  # the item's end replaces it
     return {"keep_s": KEEP_S, "ttl_at_us": record.until_us} if record.how == PENDING else {}

@@ -25,17 +25,17 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, cast
 
 import msgspec
 
-from fdbqueue.base.position import Position
 from fdbqueue.engine.api import KeyValue, Transaction
 from fdbqueue.engine.steps import Steps, started
 from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.errors import CheckFailed, CodecError, FormatError
-from fdbqueue.moves.ends import CANCELLED, group_record
+from fdbqueue.moves.ends import CANCELLED, group_keys
 from fdbqueue.moves.moves import Moves
+from fdbqueue.moves.opening import ItemOpener
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import NO_NOTES, PLAIN, Item, Notes, notes_if_readable, notes_of, size_of
 from fdbqueue.stored.layout import Layout
@@ -48,22 +48,8 @@ all."""
 NO_LIMIT = sys.maxsize
 ITEM_BYTES = 200
 """About how many bytes an item's keys and notes add to it."""
-EXPIRED_LIMIT = 500
-"""Most items that one transaction removes, since they are over, before it takes others."""
-UNTAKEABLE = (CodecError, FormatError, CheckFailed)
-"""Errors of an item that can't be read, or whose type's predicate fails."""
-
+_UNOPENED = (False,)
 Fate = Literal["take", "expired", "cancelled"]
-
-
-class Opening(Protocol):
-    """Opens the items of a queue: a `Queue`."""
-
-    layout: Layout
-    codec: Any
-
-    def look_at(self, tr: Any, row: KeyValue) -> Any: ...
-    def check_dequeue(self, position: Position, stored: bytes) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,6 +72,14 @@ class Verdict(msgspec.Struct, frozen=True):
     item: Any = None
     """The item, if it is taken and was opened."""
 
+    def remove(self, moves: Moves, packed: bytes, *, cleared: bool = True) -> None:
+        """Remove the available item, which is over; `cleared`: the caller clears its key together with others."""
+        moves.leave_available(packed, self.notes, cleared=cleared)
+        if self.fate == "cancelled":
+            moves.vanish(packed, self.row.value, "deleted", how=CANCELLED)
+        else:
+            moves.vanish(packed, self.row.value, "expired")
+
 
 class Takes:
     """Decides about the items that one transaction is about to take, in their order.
@@ -99,6 +93,11 @@ class Takes:
         home: where the groups of the items are kept; None: among the keys of the queue.
         size_bytes: about how many bytes of items the transaction takes at most. The first item always fits.
     """
+
+    UNTAKEABLE = (CodecError, FormatError, CheckFailed)
+    """Errors of an item that can't be read, or whose type's predicate fails."""
+    EXPIRED_LIMIT = 500
+    """Most items that one transaction removes, since they are over, before it takes others."""
 
     # Class attributes hold what most takes never change: making them must be cheap.
     taken = 0
@@ -116,7 +115,7 @@ class Takes:
     def __init__(
         self,
         tr: Transaction,
-        queue: Opening,
+        queue: ItemOpener[Any],
         now_us: int,
         *,
         home: Layout | None = None,
@@ -154,7 +153,7 @@ class Takes:
             try:
                 if not is_plain:
                     notes = notes_if_readable(stored)
-                    if is_over(stored, notes, now_us):
+                    if self.is_over(stored, notes, now_us):
                         fate = "expired"
                     elif notes.group and await self._is_cancelled(notes.group, found):
                         fate = "cancelled"
@@ -167,14 +166,15 @@ class Takes:
                     if is_opened:
                         item = queue.look_at(tr, row)
                         if not isinstance(item, Item):
-                            item = await item  # of a large item; it is there, since this transaction has read its row
+                            # Of a large item. It is there, since this transaction has read its row.
+                            item = cast("Item[Any]", await item)
                         if dequeues and not is_plain:
                             queue.check_dequeue(item.position, stored)
                         if predicate is not None and not notes.ttl_at_us:
                             fate = "expired" if predicate(item.value, now_us, item.position) else "take"
                     elif predicate is not None or (notes is NO_NOTES and not is_plain):
                         fate = "expired" if await self._says_over(row, notes) else "take"
-            except UNTAKEABLE as error:
+            except self.UNTAKEABLE as error:
                 stand_in = self._stand_in(row, error)
                 if stand_in is None:
                     self.error = error
@@ -214,7 +214,8 @@ class Takes:
         groups = self._groups = self._groups or {}
         if name not in groups:
             for group in {notes_if_readable(row.value).group for row in found} - {"", *groups}:
-                groups[group] = started(is_cancelled(self._tr, self._home or self._queue.layout, group))  # all at once
+                keys = group_keys(self._home or self._queue.layout, group)
+                groups[group] = started(keys.is_cancelled(self._tr))  # all at once
         known = groups.pop(name)  # one that raises is asked again
         groups[name] = cancelled = known if isinstance(known, bool) else await known
         return cancelled
@@ -234,119 +235,100 @@ class Takes:
             found = queue.look_at(self._tr, row)
             item = found if isinstance(found, Item) else await found
             return item is not None and self.predicate(item.value, self._now_us, item.position)
-        except UNTAKEABLE:
+        except self.UNTAKEABLE:
             return False
 
+    @staticmethod
+    def is_over(stored: bytes, notes: Notes, now_us: int) -> bool:
+        """Return whether an item's life is over, by its stored bytes and its notes."""
+        return 0 < notes.ttl_at_us <= now_us
 
-_UNOPENED = (False,)
+    @staticmethod
+    def outdated(items: Iterable[Standing], now_us: int) -> list[Standing]:
+        """Return the items whose life is over. A leased one is not among them: it is removed after its lease."""
+        return [
+            one for one in items if one.state != "leased" and Takes.is_over(one.stored, notes_of(one.stored), now_us)
+        ]
 
+    @staticmethod
+    def removed_if_over(moves: Moves, packed: bytes, stored: bytes, notes: Notes, now_us: int) -> bool:
+        """Remove an item that has left its place, and would come back, if its life is over. Return whether it was.
 
-def is_over(stored: bytes, notes: Notes, now_us: int) -> bool:
-    """Return whether an item's life is over, by its stored bytes and its notes."""
-    return 0 < notes.ttl_at_us <= now_us
-
-
-def outdated(items: Iterable[Standing], now_us: int) -> list[Standing]:
-    """Return the items whose life is over. A leased one is not among them: it is removed after its lease."""
-    return [one for one in items if one.state != "leased" and is_over(one.stored, notes_of(one.stored), now_us)]
-
-
-def are_plain(queue: Opening, found: Sequence[KeyValue]) -> bool:
-    """Return whether nothing is asked about items: all are plain, and no type of the queue has a predicate."""
-    if getattr(queue.codec, "is_over", None) is not None:
-        return False
-    for row in found:  # noqa: SIM110  a generator would be called for each row
-        if row.value[:1] != PLAIN:
+        Its group and its type's predicate are asked when it is taken again.
+        """
+        if not Takes.is_over(stored, notes, now_us):
             return False
-    return True
-
-
-def taken_at_once(queue: Opening, stored: bytes, now_us: int) -> bool:
-    """Return whether an item is to be taken, if no read and no predicate decides that; False if one does."""
-    if getattr(queue.codec, "is_over", None) is not None:
-        return False
-    if stored[:1] == PLAIN:
+        moves.vanish(packed, stored, "expired")
         return True
-    notes = notes_if_readable(stored)
-    return not notes.group and not is_over(stored, notes, now_us)
 
+    @staticmethod
+    def are_plain(queue: ItemOpener[Any], found: Sequence[KeyValue]) -> bool:
+        """Return whether nothing is asked about items: all are plain, and no type of the queue has a predicate."""
+        if getattr(queue.codec, "is_over", None) is not None:
+            return False
+        for row in found:  # noqa: SIM110  a generator would be called for each row
+            if row.value[:1] != PLAIN:
+                return False
+        return True
 
-def check_predicate(queue: Opening, item: Item[Any], notes: Notes, now_us: Callable[[], int]) -> None:
-    """Ask the predicate about an item that is taken already. Its answer does not matter any more.
+    @staticmethod
+    def at_once(queue: ItemOpener[Any], stored: bytes, now_us: int) -> bool:
+        """Return whether an item is to be taken, if no read and no predicate decides that; False if one does."""
+        if getattr(queue.codec, "is_over", None) is not None:
+            return False
+        if stored[:1] == PLAIN:
+            return True
+        notes = notes_if_readable(stored)
+        return not notes.group and not Takes.is_over(stored, notes, now_us)
 
-    Raises:
-        CheckFailed: the predicate fails. Its last caller did not open the item, and left that to this one.
-    """
-    predicate = getattr(queue.codec, "is_over", None)
-    if predicate is not None and not notes.ttl_at_us:
-        predicate(item.value, now_us(), item.position)
+    @staticmethod
+    def check_taken(queue: ItemOpener[Any], item: Item[Any], notes: Notes, now_us: Callable[[], int]) -> None:
+        """Ask the predicate about an item that is taken already. Its answer does not matter any more.
 
+        Raises:
+            CheckFailed: the predicate fails. Its last caller did not open the item, and left that to this one.
+        """
+        predicate = getattr(queue.codec, "is_over", None)
+        if predicate is not None and not notes.ttl_at_us:
+            predicate(item.value, now_us(), item.position)
 
-async def is_cancelled(tr: Transaction, layout: Layout, name: str) -> bool:
-    """Return whether a group was cancelled.
+    async def take_out(self, verdicts: Sequence[Verdict]) -> list[Any]:
+        """Take opened items out, remove those that are over, from the first to the last. Return those taken out.
 
-    *Conflicts:* with a cancel at the same time: of a take and the cancel, one runs again. *Cost:* one read.
-    """
-    record = await group_record(tr, layout, name)
-    return record is not None and record.state == CANCELLED
-
-
-def remove(moves: Moves, verdict: Verdict, packed: bytes, *, cleared: bool = True) -> None:
-    """Remove an available item that is over; `cleared`: the caller clears its key together with others."""
-    moves.leave_available(packed, verdict.notes, cleared=cleared)
-    if verdict.fate == "cancelled":
-        moves.vanish(packed, verdict.row.value, "deleted", how=CANCELLED)
-    else:
-        moves.vanish(packed, verdict.row.value, "expired")
-
-
-def removed_if_over(moves: Moves, packed: bytes, stored: bytes, notes: Notes, now_us: int) -> bool:
-    """Remove an item that has left its place, and would come back, if its life is over. Return whether it was.
-
-    Its group and its type's predicate are asked when it is taken again.
-    """
-    if not is_over(stored, notes, now_us):
-        return False
-    moves.vanish(packed, stored, "expired")
-    return True
-
-
-async def take_out(tr: Transaction, layout: Layout, verdicts: Sequence[Verdict]) -> list[Any]:
-    """Take opened items out, and remove those that are over: all from the first to the last. Return those taken out.
-
-    *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last one. *Cost:* two
-    writes; about five for each item that is not plain.
-    """
-    items, is_plain = [], True
-    for verdict in verdicts:
-        if verdict.fate == "take":
-            items.append(verdict.item)
-            is_plain = is_plain and verdict.row.value[:1] == PLAIN
-        else:
-            is_plain = False
-    if is_plain:
-        take_plain_out(tr, layout, (verdicts[0].row, verdicts[-1].row), items)
+        *Conflicts:* none. The caller reads that range, or declares a conflict range, up to the last one. *Cost:* two
+        writes; about five for each item that is not plain.
+        """
+        tr, layout = self._tr, self._queue.layout
+        items, is_plain = [], True
+        for verdict in verdicts:
+            if verdict.fate == "take":
+                items.append(verdict.item)
+                is_plain = is_plain and verdict.row.value[:1] == PLAIN
+            else:
+                is_plain = False
+        if is_plain:
+            self.take_plain_out(tr, layout, (verdicts[0].row, verdicts[-1].row), items)
+            return items
+        tr.clear_range(verdicts[0].row.key, verdicts[-1].row.key + TAKEN)
+        moves, at = Moves(tr, layout), len(layout.prefix)
+        for verdict in verdicts:
+            packed = verdict.row.key[at:]
+            if verdict.fate != "take":
+                verdict.remove(moves, packed)
+            else:
+                moves.leave_available(packed, verdict.notes, cleared=True)
+                moves.vanish(packed, verdict.row.value, "dequeued", notes=verdict.notes)
+        if moves.changed_groups:
+            await moves.settle()
+        moves.finish()
         return items
-    tr.clear_range(verdicts[0].row.key, verdicts[-1].row.key + TAKEN)
-    moves, at = Moves(tr, layout), len(layout.prefix)
-    for verdict in verdicts:
-        packed = verdict.row.key[at:]
-        if verdict.fate != "take":
-            remove(moves, verdict, packed)
-        else:
-            moves.leave_available(packed, verdict.notes, cleared=True)
-            moves.vanish(packed, verdict.row.value, "dequeued", notes=verdict.notes)
-    if moves.changed_groups:
-        await moves.settle()
-    moves.finish()
-    return items
 
-
-def take_plain_out(tr: Transaction, layout: Layout, found: Sequence[KeyValue], items: Sequence[Item[Any]]) -> None:
-    """Take plain items out, from the first row that was read to the last; otherwise as `take_out`."""
-    tr.clear_range(found[0].key, found[-1].key + TAKEN)
-    asks_marker(tr)
-    tr.add(layout.dequeued_key, as_count(len(items)))
-    if items[-1].position.rank is not None:
-        gone = Counter(item.position.rank for item in items)
-        count_levels(tr, layout, {rank: -amount for rank, amount in gone.items()})
+    @staticmethod
+    def take_plain_out(tr: Transaction, layout: Layout, found: Sequence[KeyValue], items: Sequence[Item[Any]]) -> None:
+        """Take plain items out, from the first row that was read to the last; otherwise as `take_out`."""
+        tr.clear_range(found[0].key, found[-1].key + TAKEN)
+        asks_marker(tr)
+        tr.add(layout.dequeued_key, as_count(len(items)))
+        if items[-1].position.rank is not None:
+            gone = Counter(item.position.rank for item in items)
+            count_levels(tr, layout, {rank: -amount for rank, amount in gone.items()})

@@ -33,7 +33,7 @@ from fdbqueue.layers.sessions.session.session import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.admission import size_of
-from fdbqueue.moves.ends import group_keys, named_group
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
@@ -265,7 +265,7 @@ async def _group(tr: Transaction, layout: Layout, first: Sequence[KeyValue]) -> 
     for name, value in reading:
         stored = await value_of(value)
         if stored.present():
-            named_group(layout, name, bytes(stored))
+            group_keys(layout, name).decode(bytes(stored))
 
 
 def _sort(one: ReadRows, row: KeyValue) -> None:

@@ -143,7 +143,7 @@ class Pages:
         async def read(tr: Transaction) -> list[KeyValue]:
             found = await rows(tr.snapshot, self._begin, self._end, limit=limit, reverse=self._reverse)
             if self._layout is not None and not found:
-                await check_renamed(tr, self._layout)
+                await check_renamed(tr.snapshot, self._layout)
             self._layout = None
             return found
 

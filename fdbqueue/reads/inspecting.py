@@ -298,7 +298,7 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     found = await look.rows()
     stats, mark = found.stats, await marking
     if not stats.enqueued:
-        await check_renamed(tr, layout)
+        await check_renamed(tr.snapshot, layout)
     finding = started(look.troubles())
     head, tail = await first, await last
     sample = await _sample(tr, layout, stats, head, tail)

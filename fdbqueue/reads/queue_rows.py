@@ -275,7 +275,7 @@ async def read_figures(tr: Transaction, layout: Layout, *, pause: bool = False) 
     if pausing is not None:
         found.pause = await stored_in(pausing)
     if found.counts is not None and not found.counts.get("enqueued"):
-        await check_renamed(tr, layout)
+        await check_renamed(tr.snapshot, layout)
     return found
 
 

@@ -154,7 +154,7 @@ async def read_own_stats(tr: Transaction, layout: Layout) -> Stats:
     """
     stats = await read_stats(tr, layout)
     if not stats.enqueued:
-        await check_renamed(tr, layout)
+        await check_renamed(tr.snapshot, layout)
     return stats
 
 

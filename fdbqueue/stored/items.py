@@ -53,6 +53,8 @@ MAX_HEADER_BYTES = 8_000
 
 MAX_NOTES_BYTES = 1_900
 """An inline payload, its headers and notes together stay under the database's 100,000 bytes for a value."""
+ERROR_BYTES = 1_200
+"""The number of bytes of an error's text that are stored."""
 MAX_BLOB_BYTES = 2**31
 
 # What stored numbers may be. Another program may have written others, and arithmetic with those leaves the range of a
@@ -154,6 +156,39 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
     def is_tracked(self) -> bool:
         """Return whether somebody must learn of its end."""
         return bool(self.keep_s or self.then or self.group)
+
+    @property
+    def size_beside(self) -> int:
+        """Return the size of what they list: dependent keys, follow-ups and the group."""
+        listed = sum(len(prefix) + len(packed) for prefix, packed in self.then)
+        return sum(map(len, self.beside)) + listed + len(self.group)
+
+    def at_rest(self, **changes: Any) -> Notes:
+        """Return those of the item without a lease, with changes."""
+        return msgspec.structs.replace(self, **{**_AT_REST, **changes})
+
+    def as_new(self) -> Notes:
+        """Return those of a dead letter that comes back: no attempts are counted, and its group counts it as dead."""
+        return self.at_rest(attempt=0, ttl_at_us=0, group="")
+
+    def cut_error(self, error: str, most: int = ERROR_BYTES) -> str:
+        """Return the part of an error's text that fits into them, beside all that they list."""
+        return cut(error, max(0, most - self.size_beside))
+
+
+_AT_REST: dict[str, Any] = {
+    "token": b"",
+    "expires_at_us": 0,
+    "visible_at_us": 0,
+    "died_at_us": 0,
+    "subscription": "",
+    "held": False,
+}
+
+
+def cut(text: str, size_bytes: int) -> str:
+    """Return the part of a text that fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
 
 
 NO_NOTES = Notes()
@@ -314,7 +349,9 @@ def headers_of(value: bytes) -> Mapping[str, Any]:
 
 
 def with_notes(value: bytes, notes: Notes) -> bytes:
-    """Return a stored value with other notes. Its own notes are not read: the caller has read them.
+    """Return a stored value with other notes; `NO_NOTES`: the part that does not change in the item's life.
+
+    Its own notes are not read: the caller has read them.
 
     Raises:
         FormatError: it is not an envelope that this version of the library can read.
@@ -322,21 +359,12 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
     """
     packed = _notes_encoder.encode(notes)
     if len(packed) == 1:  # only defaults
-        return envelope_without_notes(value)
+        _, at = _split_notes(value)
+        return bytes((value[0] & ~_NOTES,)) + value[at:]
     at = _notes_end(value)
     if len(packed) > MAX_NOTES_BYTES:
         raise ItemTooLarge(f"Notes of {len(packed):,} bytes are over the limit of {MAX_NOTES_BYTES:,}.")
     return b"%c%b%b%b" % (value[0] | _NOTES, len(packed).to_bytes(2, "big"), packed, value[at:])
-
-
-def envelope_without_notes(value: bytes) -> bytes:
-    """Return the part of a stored value that does not change in the item's life.
-
-    Raises:
-        FormatError: as `notes_of`.
-    """
-    _, at = _split_notes(value)
-    return bytes((value[0] & ~_NOTES,)) + value[at:]
 
 
 def with_headers(value: bytes, headers: Mapping[str, Any]) -> bytes:

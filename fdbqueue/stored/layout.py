@@ -53,7 +53,6 @@ from fdbqueue.stored.positions import (
     foreign_item,
     is_packed,
     keys_in_a_row,
-    level_range,
     pack,
     pack_integer,
 )
@@ -74,6 +73,7 @@ APPENDED_BYTES = 2_100
 """The most bytes that follow a queue's prefix in a key. The id of a Spark job is the longest name there."""
 MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
 """The longest prefix of a queue."""
+STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 _TRUE = b"\x27"  # type code of True
 
 
@@ -463,8 +463,7 @@ class Layout:
 
     def level(self, rank: int) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of the available items of one rank."""
-        begin, end = level_range(rank)
-        return self.prefix + begin, self.prefix + end
+        return self.available.level(rank)
 
     def chunk_range(self, position: Position) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys that hold a large item's payload."""
@@ -526,6 +525,21 @@ class Layout:
     def timers_until(self, at_us: int, *, since_us: int = 0) -> tuple[bytes, bytes]:
         """Return the begin and end of the timers that are due up to a time, or between two times."""
         return self.timers_prefix + pack_integer(since_us), self.timers_prefix + pack_integer(at_us + 1)
+
+    def arrival_of(self, key: bytes) -> tuple[bytes, bytes]:
+        """Return the packed positions that the note of arrivals under a key names; none if the key is foreign."""
+        _, first, last = self.parts("arrivals", key) or (None, b"", b"")
+        return first, last
+
+    def arrivals_since(self, version: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the notes of arrivals that were committed after a version."""
+        prefix: bytes = self.arrivals.key() + STAMPED
+        return prefix + (version + 1).to_bytes(8, "big"), prefix + b"\xff" * 10
+
+    def arrivals_until(self, version: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the notes of arrivals that were committed up to a version."""
+        prefix: bytes = self.arrivals.key() + STAMPED
+        return prefix, prefix + (version + 1).to_bytes(8, "big")
 
     def count_key(self, name: str) -> bytes:
         """Return the key of a counter."""

@@ -55,6 +55,11 @@ class Place:
         """Return the packed position in a key. Another place's `key` makes the item's key there from it."""
         return key[len(self.prefix) :]
 
+    def level(self, rank: int) -> tuple[bytes, bytes]:
+        """Return the begin and end of the keys of the items of one rank."""
+        begin = self.prefix + pack_integer(rank)
+        return begin + FIRST_INTEGER, begin + AFTER_INTEGERS
+
     def position(self, key: bytes) -> Position:
         """Return the position in a key.
 
@@ -131,12 +136,6 @@ def rank_of(packed: bytes) -> int | None:
     """
     end = packed[0] - 0x13
     return None if packed[end : end + 1] == b"\x01" else int.from_bytes(packed[1:end], "big")
-
-
-def level_range(rank: int) -> tuple[bytes, bytes]:
-    """Return the begin and end of the packed positions of one rank."""
-    packed = pack_integer(rank)
-    return packed + FIRST_INTEGER, packed + AFTER_INTEGERS
 
 
 def keys_in_a_row(prefix: bytes, index: int, amount: int, random: bytes) -> list[bytes]:

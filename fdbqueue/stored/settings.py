@@ -164,24 +164,14 @@ def refusal(mark: Mark) -> QueueRenamed:
     return QueueRenamed(f"The queue {mark.text}. Nothing was changed. {remedy}", name=new)
 
 
-async def check_renamed(tr: Transaction, layout: Layout) -> None:
-    """Refuse the old name of a queue; for calls that read, when they find nothing. One read by snapshot.
-
-    A rename takes all items away, so a call that finds some has the right name. It need not look.
+async def check_renamed(tr: ReadTransaction, layout: Layout) -> None:
+    """Refuse the old name of a queue: for calls that write records of their own under it; by snapshot, for calls that
+    read, when they find nothing. A rename takes all items away, so a call that finds some has the right name.
 
     Raises:
         QueueRenamed: the queue has another name now, or will have it in a moment.
-    """
-    await refuse_old_name(tr.snapshot, layout)
 
-
-async def refuse_old_name(tr: ReadTransaction, layout: Layout) -> None:
-    """Refuse the old name of a queue; for calls that write records of their own under it. One read.
-
-    Raises:
-        QueueRenamed: as `check_renamed`.
-
-    *Conflicts:* with a rename that begins, except by snapshot.
+    *Conflicts:* with a rename that begins, except by snapshot. *Cost:* one read.
     """
     value = await value_of(tr.get(layout.type_key))
     if value.present():

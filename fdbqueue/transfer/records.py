@@ -80,7 +80,7 @@ async def refuse_layers(tr: Transaction, layout: Layout, what: str) -> None:
 
     *Conflicts:* none. *Cost:* three reads.
     """
-    await check_renamed(tr, layout)
+    await check_renamed(tr.snapshot, layout)
     await refuse_sessions(tr, layout, what)
     await refuse_smart(tr, layout)
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Generic
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
-from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps
-from fdbqueue.engine.transactional import is_database
 from fdbqueue.engine.verb import verb
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.places import StoredItem
-from fdbqueue.stored.positions import pack
-from fdbqueue.verbs.editing import UNCHANGED, Editing, ItemChange, Unchanged
-from fdbqueue.writes.adaptive_limit import Halving
+from fdbqueue.verbs.editing import UNCHANGED, Editing, Unchanged
 
 if TYPE_CHECKING:
-    from fdbqueue.verbs.queue import Queue
-
-R = TypeVar("R")
-BATCH_ITEMS = 50
-"""Most items that one transaction of a call with a database changes."""
+    pass
 
 
 class ByPosition(Generic[V]):
@@ -57,8 +47,8 @@ class ByPosition(Generic[V]):
         ...     (found.value, found.state)
         ('a cup', 'available')
         """
-        found = await self._items_at(tr, [packed_position(position, "get")])
-        return found[0]
+        editing = self.editing()
+        return (await editing.get_all(tr, [editing.place_of(position, "get")]))[0]
 
     @verb
     async def get_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> list[StoredItem[V] | None]:
@@ -68,7 +58,8 @@ class ByPosition(Generic[V]):
 
         Args, errors, *Conflicts* and *Cost:* as `get`, for each. The reads are in parallel.
         """
-        return await self._items_at(tr, packed_positions(positions, "get_many"))
+        editing = self.editing()
+        return await editing.get_all(tr, editing.places_of(positions, "get_many"))
 
     @verb
     async def cancel(self, tr: Transaction | Database, position: Position) -> bool:
@@ -89,8 +80,8 @@ class ByPosition(Generic[V]):
         *Conflicts:* with every transaction that takes, moves or changes the item. *Cost:* as `get`, and about four
         writes.
         """
-        gone = await self._cancel_at(tr, [packed_position(position, "cancel")])
-        return gone[0]
+        editing = self.editing()
+        return (await editing.cancel_all(tr, [editing.place_of(position, "cancel")]))[0]
 
     @verb
     async def cancel_many(self, tr: Transaction | Database, positions: Iterable[Position]) -> list[bool]:
@@ -100,7 +91,8 @@ class ByPosition(Generic[V]):
 
         Args, errors, *Conflicts* and *Cost:* as `cancel`, for each. The reads are in parallel.
         """
-        return await self._cancel_at(tr, packed_positions(positions, "cancel_many"))
+        editing = self.editing()
+        return await editing.cancel_all(tr, editing.places_of(positions, "cancel_many"))
 
     @verb
     async def update(
@@ -131,8 +123,9 @@ class ByPosition(Generic[V]):
 
         *Conflicts:* as `cancel`. *Cost:* as `get`, and about four writes.
         """
-        changed = await self._update(tr, [packed_position(position, "update")], value, headers)
-        return changed[0]
+        editing = self.editing()
+        places = [editing.place_of(position, "update")]
+        return (await editing.change_all(tr, places, editing.updated(value, headers)))[0]
 
     @verb
     async def update_many(
@@ -149,7 +142,9 @@ class ByPosition(Generic[V]):
 
         Args, errors, *Conflicts* and *Cost:* as `update`, for each. The reads are in parallel.
         """
-        return await self._update(tr, packed_positions(positions, "update_many"), value, headers)
+        editing = self.editing()
+        places = editing.places_of(positions, "update_many")
+        return await editing.change_all(tr, places, editing.updated(value, headers))
 
     @verb
     async def reschedule(
@@ -181,8 +176,9 @@ class ByPosition(Generic[V]):
 
         *Conflicts:* as `cancel`, and with leases of items behind it. *Cost:* as `get`, and about six writes.
         """
-        changed = await self._reschedule(tr, [packed_position(position, "reschedule")], delay, at, priority)
-        return changed[0]
+        editing = self.editing()
+        places = [editing.place_of(position, "reschedule")]
+        return (await editing.change_all(tr, places, editing.rescheduled(delay, at, priority)))[0]
 
     @verb
     async def reschedule_many(
@@ -200,133 +196,6 @@ class ByPosition(Generic[V]):
 
         Args, errors, *Conflicts* and *Cost:* as `reschedule`, for each. The reads are in parallel.
         """
-        places = packed_positions(positions, "reschedule_many")
-        return await self._reschedule(tr, places, delay, at, priority)
-
-    def _items_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[StoredItem[V] | None]]:
         editing = self.editing()
-        editing.check(places)
-        return in_batches(editing.queue, tr, places, editing.get, reads=True)
-
-    def _cancel_at(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[bool]]:
-        editing = self.editing()
-        editing.check(places)
-        return in_batches(editing.queue, tr, places, editing.cancel, again=False)
-
-    def _update(
-        self,
-        tr: Transaction | Database,
-        places: list[bytes],
-        value: V | Unchanged,
-        headers: Mapping[str, Any] | None,
-    ) -> Steps[list[Position | None]]:
-        return self._change(tr, places, update_of(self.editing(), value, headers))
-
-    def _reschedule(
-        self,
-        tr: Transaction | Database,
-        places: list[bytes],
-        delay: float | None,
-        at: float | None,
-        priority: int | None,
-    ) -> Steps[list[Position | None]]:
-        return self._change(tr, places, reschedule_of(self.editing(), delay, at, priority))
-
-    def _change(
-        self, tr: Transaction | Database, places: list[bytes], change: ItemChange
-    ) -> Steps[list[Position | None]]:
-        editing = self.editing()
-        editing.check(places)
-        return in_batches(editing.queue, tr, places, partial(editing.change, change=change))
-
-
-def update_of(editing: Editing[Any], value: Any, headers: Mapping[str, Any] | None) -> ItemChange:
-    """Return the checked change of an update.
-
-    Raises:
-        ValueError: there is nothing to change. CodecError, ItemTooLarge: the value or the headers can't be stored.
-    """
-    if isinstance(value, Unchanged) and headers is None:
-        raise ValueError("An update changes the value or the headers: give value=…, headers={…}, or both.")
-    return editing.changed("updated", value, headers)
-
-
-def reschedule_of(editing: Editing[Any], delay: float | None, at: float | None, priority: int | None) -> ItemChange:
-    """Return the checked change of a reschedule.
-
-    Raises:
-        ValueError: no term was given, or both a delay and a time; the queue has no such priority.
-    """
-    if delay is None and at is None and priority is None:
-        raise ValueError("A reschedule changes the time or the priority: give delay=…, at=… or priority=….")
-    return editing.changed("rescheduled", delay=delay, at=at, priority=priority)
-
-
-def packed_positions(positions: object, verb: str) -> list[bytes]:
-    """Return positions packed.
-
-    Raises:
-        TypeError: they are no iterable of positions.
-    """
-    if isinstance(positions, Position | str | bytes | Mapping) or not isinstance(positions, Iterable):
-        one = verb.removesuffix("_many")
-        raise TypeError(
-            f"{verb} takes positions, as in {verb}(db, [position]), not {positions!r}. For one item use {one}."
-        )
-    return [packed_position(position, verb) for position in positions]
-
-
-def packed_position(position: object, verb: str) -> bytes:
-    """Return a position packed.
-
-    Raises:
-        TypeError: it is something else.
-    """
-    if isinstance(position, Position):
-        return pack(position)
-    hint = ""
-    if isinstance(position, str):
-        hint = " Make one of its text: Position.parse(text)."
-    elif isinstance(getattr(position, "position", None), Position):
-        hint = " Give its `position`."
-    raise TypeError(f"{verb} takes an item's Position, as enqueue returns it, not {position!r}.{hint}")
-
-
-async def in_batches(
-    queue: Queue[Any],
-    tr: Transaction | Database,
-    places: list[bytes],
-    body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]],
-    *,
-    reads: bool = False,
-    again: R | None = None,
-) -> list[R]:
-    """Run `body` for all items in the caller's transaction. Given a database, use several transactions if needed.
-
-    Args:
-        again: the result for an item that was given before; None: the same.
-
-    Returns:
-        the result for each item. An item that is given twice is handled once.
-    """
-    unique = list(dict.fromkeys(places))
-    results: dict[bytes, R] = {}
-    if not is_database(tr):
-        results = await body(cast(Transaction, tr), unique)
-    else:
-        run = queue.read if reads else queue.transact
-        halving = Halving(unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS))
-        for batch in halving:
-            try:
-                results |= await run(tr, partial(_at, places=batch, body=body))
-            except FDBError as error:
-                halving.halve(error)
-    if again is None:
-        return [results[packed] for packed in places]
-    return [results.pop(packed, again) for packed in places]
-
-
-def _at(
-    tr: Transaction, places: list[bytes], body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]]
-) -> Steps[dict[bytes, R]]:
-    return body(tr, places)
+        places = editing.places_of(positions, "reschedule_many")
+        return await editing.change_all(tr, places, editing.rescheduled(delay, at, priority))

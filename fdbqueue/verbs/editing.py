@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from msgspec.structs import replace
@@ -15,15 +16,15 @@ from msgspec.structs import replace
 from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.errors import FDBError
 from fdbqueue.engine.keys import is_within
 from fdbqueue.engine.steps import Steps, rows, started, value_of
+from fdbqueue.engine.transactional import is_database
 from fdbqueue.errors import ChecksBypassed, StreamError
-from fdbqueue.moves.ends import CANCELLED, group_keys, read_record
-from fdbqueue.moves.ends import reopen as reopen_outcome
-from fdbqueue.moves.moves import Moves, as_new, at_rest, cut_error
-from fdbqueue.moves.rescue import FoundNotes
-from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.moves.ends import OutcomeRecord, group_keys
+from fdbqueue.moves.moves import Moves
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.items import (
     Envelope,
@@ -32,7 +33,6 @@ from fdbqueue.stored.items import (
     envelope,
     is_chunked,
     notes_if_readable,
-    notes_of,
     with_blob,
     with_headers,
     with_notes,
@@ -43,6 +43,7 @@ from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.places import STATES, Standing, StoredItem, claimed_places, clear_blob, locate, stored_item
 from fdbqueue.stored.positions import RANDOM_BYTES, pack
 from fdbqueue.stored.settings import check_renamed
+from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:
@@ -77,8 +78,8 @@ async def refuse_elsewhere(tr: Transaction, layout: Layout, missing: Iterable[by
 
 R = TypeVar("R")
 
-TOLD_US = 60_000_000
-"""How long after a lease's end its holder learns that its item was cancelled."""
+BATCH_ITEMS = 50
+"""Most items that one transaction of a call with a database changes."""
 _TAKEN_AWAY = ("It was cancelled while ", "It was updated while ", "It was rescheduled while ")
 
 
@@ -164,6 +165,107 @@ class Editing(Generic[V]):
 
     # --- what the verbs call
 
+    def get_all(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[StoredItem[V] | None]]:
+        """Return the items at packed positions, in their order, in as many transactions as are needed."""
+        self.check(places)
+        return self._in_batches(self.queue.read, tr, places, self.get)
+
+    def cancel_all(self, tr: Transaction | Database, places: list[bytes]) -> Steps[list[bool]]:
+        """Remove the items at packed positions. Return for each whether it was there, False for one given again."""
+        self.check(places)
+        return self._in_batches(self.queue.transact, tr, places, self.cancel, again=False)
+
+    def change_all(
+        self, tr: Transaction | Database, places: list[bytes], change: ItemChange
+    ) -> Steps[list[Position | None]]:
+        """Change the items at packed positions. Return their positions afterwards."""
+        self.check(places)
+        return self._in_batches(self.queue.transact, tr, places, partial(self.change, change=change))
+
+    async def _in_batches(
+        self,
+        run: Callable[..., Steps[dict[bytes, R]]],
+        tr: Transaction | Database,
+        places: list[bytes],
+        body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]],
+        *,
+        again: R | None = None,
+    ) -> list[R]:
+        """Run `body` for all items in the caller's transaction. Given a database, use several transactions if needed.
+
+        Args:
+            again: the result for an item that was given before; None: the same.
+
+        Returns:
+            the result for each item. An item that is given twice is handled once.
+        """
+        unique = list(dict.fromkeys(places))
+        results: dict[bytes, R] = {}
+        if not is_database(tr):
+            results = await body(cast(Transaction, tr), unique)
+        else:
+            halving = Halving(unique[at : at + BATCH_ITEMS] for at in range(0, len(unique), BATCH_ITEMS))
+            for batch in halving:
+                try:
+                    results |= await run(tr, partial(_of_batch, places=batch, body=body))
+                except FDBError as error:
+                    halving.halve(error)
+        if again is None:
+            return [results[packed] for packed in places]
+        return [results.pop(packed, again) for packed in places]
+
+    # --- arguments
+
+    @staticmethod
+    def place_of(position: object, verb: str) -> bytes:
+        """Return a position packed.
+
+        Raises:
+            TypeError: it is something else.
+        """
+        if isinstance(position, Position):
+            return pack(position)
+        hint = ""
+        if isinstance(position, str):
+            hint = " Make one of its text: Position.parse(text)."
+        elif isinstance(getattr(position, "position", None), Position):
+            hint = " Give its `position`."
+        raise TypeError(f"{verb} takes an item's Position, as enqueue returns it, not {position!r}.{hint}")
+
+    @staticmethod
+    def places_of(positions: object, verb: str) -> list[bytes]:
+        """Return positions packed.
+
+        Raises:
+            TypeError: they are no iterable of positions.
+        """
+        if isinstance(positions, Position | str | bytes | Mapping) or not isinstance(positions, Iterable):
+            one = verb.removesuffix("_many")
+            raise TypeError(
+                f"{verb} takes positions, as in {verb}(db, [position]), not {positions!r}. For one item use {one}."
+            )
+        return [Editing.place_of(position, verb) for position in positions]
+
+    def updated(self, value: Any, headers: Mapping[str, Any] | None) -> ItemChange:
+        """Return the checked change of an update.
+
+        Raises:
+            ValueError: there is nothing to change. CodecError, ItemTooLarge: the value or the headers can't be stored.
+        """
+        if isinstance(value, Unchanged) and headers is None:
+            raise ValueError("An update changes the value or the headers: give value=…, headers={…}, or both.")
+        return self.changed("updated", value, headers)
+
+    def rescheduled(self, delay: float | None, at: float | None, priority: int | None) -> ItemChange:
+        """Return the checked change of a reschedule.
+
+        Raises:
+            ValueError: no term was given, or both a delay and a time; the queue has no such priority.
+        """
+        if delay is None and at is None and priority is None:
+            raise ValueError("A reschedule changes the time or the priority: give delay=…, at=… or priority=….")
+        return self.changed("rescheduled", delay=delay, at=at, priority=priority)
+
     async def get(self, tr: Transaction, places: list[bytes]) -> dict[bytes, StoredItem[V] | None]:
         """Return the items at packed positions."""
         found: dict[bytes, StoredItem[V] | None] = dict.fromkeys(places)
@@ -173,7 +275,7 @@ class Editing(Generic[V]):
             found[one.packed] = stored_item(item, one.stored, one.state)
         await refuse_elsewhere(tr, self._layout, [at for at in places if found[at] is None], "get")
         if not any(found.values()):
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         return found
 
     async def cancel(self, tr: Transaction, places: list[bytes]) -> dict[bytes, bool]:
@@ -182,7 +284,7 @@ class Editing(Generic[V]):
         moves = Moves(tr, self._layout, self.now_us())
         found = await moves.read_notes({packed: one.stored for packed, one in there.items()})
         for packed, one in there.items():
-            cancel_one(moves, one, found[packed])
+            moves.cancel(one, found[packed])
         await moves.settle()
         moves.finish()
         return {packed: packed in there for packed in places}
@@ -288,7 +390,7 @@ class Editing(Generic[V]):
                 " changes. Nothing was written. Wait until the batch is acked, or release it."
             )
         if not there:
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         await refuse_elsewhere(tr, self._layout, [packed for packed in places if packed not in there], verb)
         return there
 
@@ -364,9 +466,9 @@ class Editing(Generic[V]):
         if one.state == "dead" and change.verb == "updated":
             return "dead", notes
         if one.state == "dead":
-            notes = as_new(notes)
+            notes = notes.as_new()
         if one.state == "leased":
-            error = cut_error(f"It was {change.verb} while {notes.consumer or 'a consumer'} had it.", notes)
+            error = notes.cut_error(f"It was {change.verb} while {notes.consumer or 'a consumer'} had it.")
             notes = replace(notes, attempt=notes.attempt - 1, error=error)
         visible_at_us = notes.visible_at_us if one.state == "delayed" else 0
         if notes.held:
@@ -379,17 +481,17 @@ class Editing(Generic[V]):
         elif change.has_time:
             visible_at_us = change.visible_at_us(now_us)
         state = "delayed" if visible_at_us else "available"
-        return state, at_rest(notes, visible_at_us=visible_at_us, held=notes.held)
+        return state, notes.at_rest(visible_at_us=visible_at_us, held=notes.held)
 
     async def carry_out(self, tr: Transaction, moves: Moves, plan: EditPlan) -> bool:
         """Write a plan. Return False if the item's life was over when its lease was taken away."""
         one, layout = plan.one, self._layout
         if one.state == "dead" and plan.state != "dead":
-            await reopen_outcome(tr, self._home, self._address(one.packed), plan.notes)
+            await OutcomeRecord.reopen(tr, self._home, self._address(one.packed), plan.notes)
             moves.leave_dead(one.packed)
         elif one.state != "dead":
             moves.leave(one.state, one.packed, plan.was)
-        if one.state == "leased" and removed_if_over(moves, one.packed, one.stored, plan.notes, moves.now_us()):
+        if one.state == "leased" and Takes.removed_if_over(moves, one.packed, one.stored, plan.notes, moves.now_us()):
             return False
         if plan.chunks is not None:
             self._replace_value(tr, plan)
@@ -457,54 +559,29 @@ class Editing(Generic[V]):
     def _position(self, packed: bytes) -> Position:
         return self._layout.available.position(self._layout.prefix + packed)
 
+    @staticmethod
+    async def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -> dict[bytes, str]:
+        """Return how calls by position took leased items away, by packed positions; items that none took are left out.
 
-def cancel_one(moves: Moves, one: Standing, found: FoundNotes, lease: Notes | None = None) -> None:
-    """Remove an item in any state, also one that can't be read.
-
-    Args:
-        found: its notes, by `Moves.read_notes`.
-        lease: the notes with the end and the holder of its lease; None: its own, if it is leased.
-    """
-    notes, is_readable = found
-    if one.state == "leased":
-        lease = notes
-    if lease is not None and is_readable:
-        notes = notes_of(told_cancelled(one.stored, notes, lease, moves.now_us()))
-    if one.state == "dead":
-        moves.leave_dead(one.packed)
-        moves.vanish(one.packed, one.stored, "purged", notes=notes, is_readable=is_readable)
-        return
-    moves.leave(one.state, one.packed, notes)
-    moves.vanish(one.packed, one.stored, "deleted", notes=notes, how=CANCELLED, is_readable=is_readable)
-
-
-def told_cancelled(stored: bytes, notes: Notes, lease: Notes, now_us: int) -> bytes:
-    """Return an item's stored value with notes by which its holder learns that it was cancelled.
-
-    Args:
-        notes: the item's notes.
-        lease: the notes with the lease's end and holder.
-    """
-    left_us = max(0, lease.expires_at_us - now_us) + TOLD_US
-    error = cut_error(f"It was cancelled while {lease.consumer or 'a consumer'} had it.", notes)
-    return with_notes(stored, replace(notes, keep_s=max(notes.keep_s, -(-left_us // 1_000_000)), error=error))
+        Args:
+            outcomes: the key of each item's outcome, by the item's packed position.
+        """
+        # All reads at once: one behind the other, those of many items take longer than a transaction may last.
+        reads = [(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]
+        there = started(locate(tr.snapshot, layout, sorted(outcomes), STATES))
+        errors = {}
+        for packed, read in reads:
+            ended = await value_of(read)
+            if ended.present():
+                errors[packed] = OutcomeRecord.read(layout, outcomes[packed], bytes(ended)).error
+        for one in await there:
+            if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
+                # The lease is lost, whatever became of the item.
+                errors[one.packed] = notes_if_readable(one.stored).error
+        return {packed: error for packed, error in errors.items() if error.startswith(_TAKEN_AWAY)}
 
 
-async def why_lost(tr: Transaction, layout: Layout, outcomes: Mapping[bytes, bytes]) -> dict[bytes, str]:
-    """Return how calls by position took leased items away, by packed positions; items that none took are left out.
-
-    Args:
-        outcomes: the key of each item's outcome, by the item's packed position.
-    """
-    # All reads at once: one behind the other, those of many items take longer than a transaction may last.
-    reads = [(packed, tr.snapshot.get(key)) for packed, key in outcomes.items()]
-    there = started(locate(tr.snapshot, layout, sorted(outcomes), STATES))
-    errors = {}
-    for packed, read in reads:
-        ended = await value_of(read)
-        if ended.present():
-            errors[packed] = read_record(layout, outcomes[packed], bytes(ended)).error
-    for one in await there:
-        if not errors.get(one.packed, "").startswith(_TAKEN_AWAY):
-            errors[one.packed] = notes_if_readable(one.stored).error  # the lease is lost, whatever became of the item
-    return {packed: error for packed, error in errors.items() if error.startswith(_TAKEN_AWAY)}
+def _of_batch(
+    tr: Transaction, places: list[bytes], body: Callable[[Transaction, list[bytes]], Steps[dict[bytes, R]]]
+) -> Steps[dict[bytes, R]]:
+    return body(tr, places)

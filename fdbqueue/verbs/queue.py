@@ -15,7 +15,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, cast, overload
+from typing import Any, Literal, TypeAlias, TypeVar, cast, overload
 
 from fdbqueue.arrow.needs import ArrowTable, check_columns, needed
 from fdbqueue.arrow.verbs import ArrowVerbs
@@ -23,48 +23,35 @@ from fdbqueue.base.arguments import check_borders, check_limit, check_values
 from fdbqueue.base.position import BulkReport, Position
 from fdbqueue.base.reprs import Named
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.blocking import blocking
 from fdbqueue.engine.errors import FDBError
-from fdbqueue.engine.steps import Steps, begun, rows, value_of
-from fdbqueue.engine.transactional import asks_marker, attempts, is_database, only_transaction
+from fdbqueue.engine.steps import Steps, begun, rows
+from fdbqueue.engine.transactional import asks_marker, is_database, only_transaction
 from fdbqueue.engine.verb import verb
-from fdbqueue.errors import CodecError, FormatError
 from fdbqueue.moves.admission import ENTRIES, Admission, Entry
-from fdbqueue.moves.taking import EXPIRED_LIMIT, NO_LIMIT, Takes, Verdict, are_plain, take_out, take_plain_out
+from fdbqueue.moves.opening import no_body
+from fdbqueue.moves.taking import NO_LIMIT, Takes, Verdict
 from fdbqueue.reads.browse import BrowsePace, Browser, Pages
 from fdbqueue.stored.catalogue import path_of
-from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named, reason_of
-from fdbqueue.stored.counters import Stats, read_own_stats
+from fdbqueue.stored.codecs import BytesCodec, Codec, V, codec_named
 from fdbqueue.stored.items import (
     INLINE_BYTES,
-    NO_PARTS,
-    PLAIN,
-    Envelope,
     Item,
-    blob_of,
     chunks_of,
     envelope,
-    has_parts,
-    join_chunks,
-    parse,
 )
 from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import Layout, Name
-from fdbqueue.stored.looks import beside_others, check_decodes, keep_out, refuse_others_keys
-from fdbqueue.stored.order import Order, check_order, rank_in
+from fdbqueue.stored.looks import beside_others, keep_out
+from fdbqueue.stored.order import Order, check_order
 from fdbqueue.stored.positions import new_random
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.administered import Administered
 from fdbqueue.verbs.editing import Editing
 from fdbqueue.verbs.queues import open_queue
 from fdbqueue.writes.adaptive_limit import AdaptiveLimit
-from fdbqueue.writes.appending import append_items, clear_keys, reserve
+from fdbqueue.writes.appending import append_items, reserve
 from fdbqueue.writes.bulk import Encoding, Payloads, enqueue_in_batches, enqueue_in_transaction
 from fdbqueue.writes.once import Once
-
-if TYPE_CHECKING:  # `inspect` and `check` import these when they are called
-    from fdbqueue.reads.check import CheckReport
-    from fdbqueue.reads.inspecting import Inspection
 
 T = TypeVar("T")
 Told: TypeAlias = "Callable[[Transaction, list[KeyValue]], Steps[list[Any]]]"
@@ -129,7 +116,6 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         self.order_name = None if order is None else order.name
         self.layout.known.registration = Registration(self.codec.name, self.order_name or "", path_of(name))
         self.home = self.layout
-        """The layout by which the queue is registered; that of a queue's sessions is the queue's own."""
         self._once = Once(self.layout)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -339,105 +325,6 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         found = Pages(tr, begin, end, limit=limit, reverse=reverse, pace=BrowsePace(duty_cycle), layout=self.layout)
         return Browser(found, partial(self.look_at, tr))
 
-    @verb
-    async def clear(self, tr: Transaction | Database) -> None:
-        """Remove all items and everything else that the queue owns.
-
-        Raises:
-            NestedQueue: the name of another queue lies within this one's, so its items would go, too. Or the queue is
-                not registered, and its name lies within that of another one. Nothing was changed.
-
-        *Conflicts:* with every transaction that reads the queue, and with the registration of such a name. *Cost:* as
-        many reads as the name has elements, and two more, in two round trips; one write. The embedded engine removes
-        each key, about a second for a million items, and other commits wait meanwhile.
-        """
-
-        await self.read(tr, self._clear)
-
-    @verb
-    async def stats(self, tr: Transaction | Database) -> Stats:
-        """Return how many items there are, and how many came and went.
-
-        Raises:
-            QueueRenamed: the queue has another name now.
-
-        *Conflicts:* none, it reads by snapshot. *Cost:* one read, and one more if nothing was ever enqueued; it does
-        not grow with the queue.
-        """
-        return await self.read(tr, partial(read_own_stats, layout=self.layout))
-
-    @verb
-    async def inspect(self, tr: Transaction | Database, *, limit: int = 5) -> Inspection:
-        """Return a page about the queue: states, ages, first and last items, who has leases, why items died, sessions.
-
-        Notebooks show it as HTML, and `print` as text. Given a database, it remembers the counters in this process, and
-        shows how they changed between its calls of the last ten minutes.
-
-        Args:
-            tr: a transaction, or a database.
-            limit: how many items to show at each end.
-
-        Raises:
-            TypeError, ValueError: the limit is not an integer from 1 on. QueueRenamed: the queue has another name now.
-
-        *Conflicts:* none, it reads by snapshot. *Cost:* up to 57 reads, most of them in parallel, of about 2,500 rows
-        in all. If it has sessions, up to 105 more, most of them in parallel. That does not grow with the queue.
-
-        >>> import fdbqueue
-        >>> orders = fdbqueue.Queue("orders", codec="str")
-        >>> with fdbqueue.open("memory:") as db:
-        ...     position = orders.enqueue(db, "teapot")
-        ...     orders.inspect(db).head[0].value
-        'teapot'
-        """
-        from fdbqueue.reads.inspecting import inspect_queue
-
-        check_limit(limit, "items to show at each end")
-        await check_decodes(tr, self.home)
-        return await inspect_queue(tr, self.layout, self.codec, repr(self), limit)
-
-    @verb
-    def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
-        """Read everything that the queue owns and compare: keys, envelopes, chunks, counters.
-
-        Raises:
-            QueueRenamed: the queue has another name now.
-
-        A queue may be in use meanwhile: a check reads it as it was at one time. Only a queue that takes longer than a
-        transaction lives, about five seconds, is read over several times. If such a queue changes meanwhile, what
-        looked wrong is in `CheckReport.unsure`, and the counters are not compared.
-
-        *Conflicts:* none, it reads by snapshot. *Cost:* reads the whole queue, a page at a time; a long one for up to
-        five seconds more.
-        """
-        from fdbqueue.reads.check import check_queue, checked
-
-        return blocking(lambda: checked(tr, self.layout, partial(check_queue, layout=self.layout)))
-
-    def encode(self, value: V) -> bytes:
-        """Encode a value by the queue's codec.
-
-        Raises:
-            CodecError: the codec does not take the value.
-        """
-        try:
-            payload: object = self.codec.encode(value)  # from code that is not ours
-            if isinstance(payload, bytes):
-                return payload
-            raise TypeError(f"the codec {self.codec.name!r} made {type(payload).__name__} of it, and not bytes")
-        except CodecError:
-            raise
-        except Exception as error:  # a codec may be code that is not ours
-            raise CodecError(f"{self!r} can't encode {type(value).__name__}: {reason_of(error)}.") from error
-
-    def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
-        """Return the rank of an item by this queue's order; None if the queue has no order.
-
-        Raises:
-            ValueError: the order has no rank for it.
-        """
-        return None if self.order is None else rank_in(self.order, value, headers)
-
     def transact(
         self,
         tr: Transaction | Database,
@@ -464,7 +351,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
                 another queue, or around it. `body` was not called.
         """
         if not callable(body):
-            raise _no_body(body)
+            raise no_body(body)
         given: Any = tr
         if hasattr(given, "create_transaction") or is_database(given):
             return self._once.transact(given, body, on_retry=on_retry, takes=takes)
@@ -473,16 +360,6 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if self.layout.known.is_beside(given):
             return begun(body, given)
         return beside_others(given, layout=self.layout, body=body)
-
-    def read(self, tr: Transaction | Database, body: Callable[[Transaction], Steps[T]]) -> Steps[T]:
-        """Run an idempotent `body` in the caller's transaction or, given a database, in a new one.
-
-        Raises:
-            TypeError: `body` is no function.
-        """
-        if not callable(body):
-            raise _no_body(body)
-        return attempts(cast(Database, tr), body) if is_database(tr) else begun(body, tr)
 
     def next_index(
         self, tr: Transaction, wanted: int, *, order: str | None = None, entry: Entry = "plain"
@@ -506,32 +383,6 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         if entry not in ENTRIES:
             raise ValueError(f"entry is one of {', '.join(map(repr, ENTRIES))}, not {entry!r}.")
         return reserve(tr, self.layout, wanted, order or self.order_name, entry=entry)
-
-    def item(self, tr: Transaction, position: Position, stored: bytes) -> Steps[Item[V]]:
-        """Decode an item's stored bytes, from any place. It reads the chunks of a large item.
-
-        Raises:
-            FormatError, CodecError: it can't be read; the message names the item.
-            TypeError: an argument is of a wrong kind.
-
-        *Conflicts:* none. It reads chunks by snapshot. They change only together with their item's key, and the read of
-        that key decides about conflicts.
-        """
-        _check_stored(position, stored)
-        return self._opened(tr, position, stored)
-
-    async def _opened(self, tr: Transaction, position: Position, stored: bytes) -> Item[V]:
-        if not self.home.known.decodes(tr):
-            await check_decodes(tr, self.home)
-        opened = self._open_envelope(position, stored)
-        payload = opened.payload
-        if opened.chunked is not None:
-            found = await rows(tr.snapshot, *self.layout.chunk_range(position))
-            try:
-                payload = join_chunks(opened.chunked, [row.value for row in found])
-            except FormatError as error:
-                raise self._unreadable(position, error) from error
-        return self._decode(position, opened, payload)
 
     def take_rows(self, tr: Transaction, found: Sequence[KeyValue]) -> Steps[list[Item[V]]]:
         """Take the items out whose rows were read: at least one, and all from the first to the last.
@@ -557,54 +408,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         verdicts = await takes.judge(found, dequeues=True)
         if takes.error is not None:
             raise takes.error
-        return await take_out(tr, self.layout, verdicts)
-
-    def check_dequeue(self, position: Position, stored: bytes) -> None:
-        """Check that an item may be dequeued: a dequeue would remove its blob unread. This is for layers.
-
-        Raises:
-            CodecError: it has one.
-        """
-        _check_stored(position, stored)
-        blob = blob_of(stored) if has_parts(stored) else None
-        if blob is not None:
-            raise CodecError(
-                f"The item {position.text} of {self!r} has {blob.size_bytes:,} bytes in a blob,"
-                " which a dequeue would remove unread. It was left there. Lease it, and read it with"
-                " `fdbqueue.layers.Blobs` before the ack."
-            )
-
-    def look_at(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | Steps[Item[V] | None]:
-        """Decode a row of an available item that was read before.
-
-        It returns steps for a large item; their result is None if the item has gone since. This is for layers.
-
-        Raises:
-            FormatError, CodecError: as `item`.
-        """
-        try:
-            key, stored = row.key, row.value
-        except AttributeError:
-            raise TypeError(f"A row of a queue is a KeyValue that was read, not {row!r}.") from None
-        if not self.home.known.decodes(tr):
-            return self._checked_look(tr, row)
-        position = self.layout.available.position(key)
-        if stored[:1] == PLAIN:
-            return self._decode(position, NO_PARTS, stored[1:])
-        return self._look(tr, row, position, stored)
-
-    def _look(
-        self, tr: Transaction | Database, row: KeyValue, position: Position, stored: bytes
-    ) -> Item[V] | Steps[Item[V] | None]:
-        opened = self._open_envelope(position, stored)
-        if opened.chunked is None:
-            return self._decode(position, opened, opened.payload)
-        return self.read(tr, partial(self._item_if_there, row=row))
-
-    async def _checked_look(self, tr: Transaction | Database, row: KeyValue) -> Item[V] | None:
-        await check_decodes(tr, self.home)
-        found = self._look(tr, row, self.layout.position_of(row.key), row.value)
-        return found if isinstance(found, Item) else await found
+        return await takes.take_out(verdicts)
 
     def editing(self) -> Editing[V]:
         """Return the changes of items by their positions; for layers."""
@@ -634,14 +438,14 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         else:
             found = await self._next_rows(tr, self.layout.begin, limit)
-        if told is not None or not are_plain(self, found):
+        if told is not None or not Takes.are_plain(self, found):
             return await self._dequeue_judged(tr, limit, found, told)
         items: list[Item[V]] = []
         for row in found:
             item = self.look_at(tr, row)
             items.append(item if isinstance(item, Item) else cast(Item[V], await item))
         if items:
-            take_plain_out(tr, self.layout, found, items)
+            Takes.take_plain_out(tr, self.layout, found, items)
         return items
 
     async def _next_rows(self, tr: Transaction, begin: bytes, limit: int) -> list[KeyValue]:
@@ -665,7 +469,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             verdicts += await takes.judge(found, dequeues=True)
             if takes.error is not None:
                 raise takes.error
-            if takes.taken == limit or len(found) < wanted or takes.over >= EXPIRED_LIMIT:
+            if takes.taken == limit or len(found) < wanted or takes.over >= takes.EXPIRED_LIMIT:
                 break
             found = await self._next_rows(tr, found[-1].key + b"\x00", limit - takes.taken)
         if not verdicts:
@@ -673,61 +477,23 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         result = None
         if told is not None and takes.taken:  # before the first write
             result = await told(tr, [one.row for one in verdicts if one.fate == "take"])
-        items = await take_out(tr, self.layout, verdicts)
-        if not items and takes.over >= EXPIRED_LIMIT:
+        items = await takes.take_out(verdicts)
+        if not items and takes.over >= takes.EXPIRED_LIMIT:
             return None
         return items if result is None else result
 
     async def _first(self, tr: Transaction) -> Item[V] | None:
         found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         if not found:
-            await check_renamed(tr, self.layout)
+            await check_renamed(tr.snapshot, self.layout)
             return None
         return await self._opened(tr, self.layout.position_of(found[0].key), found[0].value)
 
     async def _is_empty(self, tr: Transaction) -> bool:
         found = await rows(tr, self.layout.begin, self.layout.end, limit=1)
         if not found:
-            await check_renamed(tr, self.layout)
+            await check_renamed(tr.snapshot, self.layout)
         return not found
-
-    async def _item_if_there(self, tr: Transaction, row: KeyValue) -> Item[V] | None:
-        # Read the row again: its chunks may hold another value now than when the row was read.
-        value = await value_of(tr.snapshot.get(row.key))
-        position = self.layout.position_of(row.key)
-        return await self._opened(tr, position, bytes(value)) if value.present() else None
-
-    def open_envelope(self, position: Position, stored: bytes) -> Envelope:
-        """Parse an item's stored bytes. This is for layers.
-
-        Raises:
-            FormatError: it can't be read; the message names the item.
-            TypeError: an argument is of a wrong kind.
-        """
-        _check_stored(position, stored)
-        return self._open_envelope(position, stored)
-
-    def _open_envelope(self, position: Position, stored: bytes) -> Envelope:
-        try:
-            return parse(stored)
-        except FormatError as error:
-            raise self._unreadable(position, error) from error
-
-    def _decode(self, position: Position, opened: Envelope, payload: bytes) -> Item[V]:
-        if opened.blob is not None and opened.blob.is_value:
-            return Item(position, cast(V, opened.blob), opened.headers)
-        try:
-            return Item(position, self.codec.decode(payload), opened.headers)
-        except Exception as error:  # a codec may be code that is not ours
-            raise CodecError(
-                f"The item {position.text} of {self!r} does not decode and was left there: {reason_of(error)}. With the"
-                " codec 'bytes' it can be looked at and taken out.",
-                position=position,
-            ) from error
-
-    def _unreadable(self, position: Position, error: FormatError) -> FormatError:
-        told = f"The item {position.text} of {self!r} can't be read and was left there. {error}"
-        return FormatError(told, position=position, newer=error.newer)
 
     def _encoding(self) -> Encoding:
         as_they_are = type(cast(Any, self.codec)) is BytesCodec
@@ -743,21 +509,6 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             return encoding, given.values()
         return encoding._replace(encode=_as_it_is, takes_bytes=True), Payloads(given.payloads(self.encode))
 
-    async def _clear(self, tr: Transaction) -> None:
-        await refuse_others_keys(tr, self.layout, clears=True)
-        clear_keys(tr, self.layout)
-
 
 def _as_it_is(payload: bytes) -> bytes:
     return payload
-
-
-def _no_body(body: object) -> TypeError:
-    return TypeError(f"body is a function that takes a transaction and returns steps, not {body!r}.")
-
-
-def _check_stored(position: object, stored: object) -> None:
-    if not isinstance(position, Position):
-        raise TypeError(f"An item is named by its Position, not by {position!r}.")
-    if not isinstance(stored, bytes):
-        raise TypeError(f"The stored bytes of an item are bytes, as a read of its key returns them, not {stored!r}.")

@@ -202,7 +202,7 @@ class Blobs(Named, Generic[V]):
         counts = await read_counts(tr, self._layout)
         found = await uploads
         if not found and not counts.get("blobs"):
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         now_us = self._now_us()
         overdue = sum(int.from_bytes(row.value, "little") <= now_us for row in found)
         return BlobStats(counts.get("blobs", 0), counts.get("blob_bytes", 0), len(found), overdue)

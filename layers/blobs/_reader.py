@@ -267,7 +267,7 @@ class BlobReader(Named, io.BufferedIOBase):
                 value = await value_of(read)
                 if value.present():
                     return layout, bytes(value)
-            await check_renamed(tr, layout)
+            await check_renamed(tr.snapshot, layout)
             raise LookupError(f"There is no item {self._position.text} in {self._queue!r} any more.")
         value = await value_of(tr.get(self._layout.leased.key(self._packed)))
         notes = self._layout.read_item(self._packed, bytes(value), notes_of) if value.present() else None

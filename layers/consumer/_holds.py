@@ -12,12 +12,11 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, fields
-from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.lowlevel import Database, FDBError, Shown, Steps, Transaction, run, run_async
-from fdbqueue.moves.taking import is_cancelled
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.writes.adaptive_limit import Halving
 
 from ..common.handlers import Handler, Middleware, item_fields
@@ -471,4 +470,4 @@ async def is_out(db: Database, leases: Leases, lease: Lease) -> bool:
     Args:
         leases: the leases of the queue that has the group.
     """
-    return await leases.queue.read(db, partial(is_cancelled, layout=leases.layout, name=lease.group))
+    return await leases.queue.read(db, group_keys(leases.layout, lease.group).is_cancelled)

@@ -26,16 +26,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.ends import (
-    GroupRecord,
-    begin_sweep,
-    encode_group,
-    group_keys,
-    named_group,
-    pull,
-    read_member_counts,
-    settle,
-)
+from fdbqueue.moves.ends import GroupRecord, group_keys, pull
 from fdbqueue.stored.shapes import Due, check_name
 
 from ..common.waiting import NotEnded, long_wait, until_ended
@@ -197,7 +188,7 @@ class Group(Named):
 
         async def body(tr: Transaction) -> None:
             tr.clear(self._keys.holds.pack((self.token,)))
-            await settle(tr, self._layout, self.name, self._leases.now_us())
+            await self._keys.settle(tr, self._leases.now_us())
 
         await self._leases.queue.transact(tr, body)
 
@@ -276,18 +267,18 @@ class Group(Named):
     async def _cancel(self, tr: Transaction) -> GroupStats:
         value = await value_of(tr.get(self._keys.record))
         try:
-            group = named_group(self._layout, self.name, bytes(value)) if value.present() else None
+            group = self._keys.decode(bytes(value)) if value.present() else None
         except FormatError:  # this call is the way out that its message names
             group = GroupRecord(keep_s=DAMAGED_KEEP_S)
         if group is None or group.state == "done":
             raise self._groups.refused(self.name, group)
         if group.state != "cancelled":
-            tr.set(self._keys.record, encode_group(structs.replace(group, state="cancelled", then=())))
+            tr.set(self._keys.record, structs.replace(group, state="cancelled", then=()).encode())
             pull(tr, group.then, Due.DROP)
             span = self._keys.holds.range()
             tr.clear_range(span.start, span.stop)
-            begin_sweep(tr, self._layout, self.name, self._leases.now_us())
-            await settle(tr, self._layout, self.name, self._leases.now_us())
+            self._keys.begin_sweep(tr, self._leases.now_us())
+            await self._keys.settle(tr, self._leases.now_us())
         return await self._look(tr)
 
     async def _sweep(self, tr: Transaction) -> tuple[bool, GroupStats | None]:
@@ -307,8 +298,8 @@ class Group(Named):
                 " for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )
-        group = named_group(self._layout, self.name, bytes(value))
-        counts = await read_member_counts(tr, self._layout, self.name)
+        group = self._keys.decode(bytes(value))
+        counts = await self._keys.read_counts(tr)
         members = {state: counts.get(state, 0) for state in MEMBER_STATES}
         return GroupStats(state=group.state, ended=bool(group.ended_at_us), **members)
 

@@ -28,8 +28,8 @@ from fdbqueue.lowlevel import (
     started,
     verb,
 )
-from fdbqueue.moves.ends import GroupRecord, count_members, encode_group, group_keys, group_record
-from fdbqueue.stored.settings import check_renamed, refuse_old_name
+from fdbqueue.moves.ends import GroupRecord, group_keys
+from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.shapes import check_name
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
@@ -86,7 +86,7 @@ class GroupList(Iterator["Group"]):
         layout = self._groups.leases.layout
         found = await layout.first_own(tr.snapshot, "groups", self._begin, behind(layout.groups.key()))
         if found is None and not self._named:
-            await check_renamed(tr, layout)
+            await check_renamed(tr.snapshot, layout)
         return found
 
 
@@ -174,9 +174,11 @@ class Groups(Named, QueueWithLeases[Any]):
         db: Any = tr if is_database(tr) else getattr(tr, "db", None)
         group = Group(self, name, token=token or new_random(), db=db)
 
+        keys = group_keys(self.leases.layout, name)
+
         async def body(tr: Transaction) -> None:
-            named = started(refuse_old_name(tr, self.leases.layout))
-            if (found := await group_record(tr, self.leases.layout, name)) is not None:
+            named = started(check_renamed(tr, self.leases.layout))
+            if (found := await keys.read(tr)) is not None:
                 raise GroupError(f"There is a group {name!r} in {self.queue!r} already. It is {found.state}.")
             await named
             held = []
@@ -184,7 +186,7 @@ class Groups(Named, QueueWithLeases[Any]):
                 held += await follow_up.hold(tr)
             now_us = self.leases.now_us()
             record = GroupRecord(then=tuple(held), keep_s=keep_s, began_at_us=now_us)
-            tr.set(group_keys(self.leases.layout, name).record, encode_group(record))
+            tr.set(keys.record, record.encode())
             set_hold(tr, self.leases.layout, name, group.token, now_us + hold_us)
 
         await self.queue.transact(tr, body)
@@ -253,7 +255,7 @@ class Groups(Named, QueueWithLeases[Any]):
         """
         only_transaction(tr, "Groups.check_open")
         check_name(name, "group")
-        record = await group_record(tr, self.leases.layout, name)
+        record = await group_keys(self.leases.layout, name).read(tr)
         if record is None or record.state != "open":
             raise self.refused(name, record)
 
@@ -278,8 +280,9 @@ class Groups(Named, QueueWithLeases[Any]):
             delayed = bool(terms.get("delay") or terms.get("at"))
             marked = await mark(tr, at.layout, at.packed, delayed=delayed, group=name)
             if marked is not None:
-                tr.set(group_keys(at.home, name).members + at.address, b"")
-                count_members(tr, at.home, name, **{marked.state: 1})
+                keys = group_keys(at.home, name)
+                tr.set(keys.members + at.address, b"")
+                keys.count(tr, **{marked.state: 1})
         return entered
 
 

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Notes, Standing, Transaction, rows, value_of
-from fdbqueue.moves.ends import begin_sweep, group_keys, group_record
+from fdbqueue.moves.ends import group_keys
 from fdbqueue.stored.places import InQueue, claimed_places
 from fdbqueue.stored.shapes import Due
 
@@ -49,7 +49,7 @@ async def sweep(
     if len(found) < SWEEP_ITEMS:
         tr.clear(keys.cursor)
         return False
-    begin_sweep(tr, layout, name, now_us, found[-1].key + b"\x00")
+    keys.begin_sweep(tr, now_us, found[-1].key + b"\x00")
     return True
 
 
@@ -124,8 +124,8 @@ async def _fire_hold(firing: Firing, timer: Timer, reads: Reads) -> None:
 async def _forget_group(firing: Firing, timer: Timer, reads: Reads) -> None:
     firing.clear(timer)
     name = timer.position.random.decode()
-    group = await group_record(firing.tr, firing.layout, name)
     keys = group_keys(firing.layout, name)
+    group = await keys.read(firing.tr)
     if group is not None and group.ended_at_us and group.ended_at_us + group.keep_s * 1_000_000 <= timer.at_us:
         firing.tr.clear_range(keys.begin, keys.end)
 

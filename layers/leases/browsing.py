@@ -35,8 +35,7 @@ from fdbqueue.lowlevel import (
     verb,
     write_chunks,
 )
-from fdbqueue.moves.ends import reopen as reopen_outcome
-from fdbqueue.moves.moves import as_new
+from fdbqueue.moves.ends import OutcomeRecord
 from fdbqueue.reads.browse import BrowsePace
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.settings import check_renamed, read_high_water_mark
@@ -245,7 +244,7 @@ class DeadLetters(Named, Generic[V]):
         async def body(tr: Transaction) -> bool:
             found = await value_of(tr.get(self._layout.available.key(packed)))
             if not found.present():
-                await check_renamed(tr, self._layout)
+                await check_renamed(tr.snapshot, self._layout)
                 await refuse_elsewhere(tr, self._layout, [packed], "skip")
                 return False
             moves = Transitions(tr, self._layout, self._now_us())
@@ -356,7 +355,7 @@ class DeadLetters(Named, Generic[V]):
         found = await rows(tr.snapshot, begin, end, limit=limit)
         await asked
         if not found:
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         dealt, looked_at = await self._deal_with(tr, moves, found, deal)
         if looked_at < limit and looked_at == len(found):
             return dealt, end
@@ -374,7 +373,7 @@ class DeadLetters(Named, Generic[V]):
             row = await read
             found.append(row[0] if row else None)
         if not any(found):
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         missing = [packed for packed, row in zip(places, found, strict=True) if row is None]
         await refuse_elsewhere(tr, self._layout, missing, verb)
         return await self._deal_with(tr, moves, found, deal)
@@ -404,9 +403,9 @@ class DeadLetters(Named, Generic[V]):
         if not is_readable:
             return 0  # left to the newer version of the library that wrote it; the check reports it
         packed = self._layout.dead.packed(row.key)
-        await reopen_outcome(tr, self._layout, packed, as_new(notes))
+        await OutcomeRecord.reopen(tr, self._layout, packed, notes.as_new())
         moves.leave_dead(packed)
-        moves.enter_available(packed, row.value, as_new(notes))
+        moves.enter_available(packed, row.value, notes.as_new())
         moves.set_dependent(packed, notes)
         return len(row.value)
 
@@ -425,7 +424,7 @@ class DeadLetters(Named, Generic[V]):
             size += await self._move_chunks(tr, old, position)
         moves.leave_dead(self._layout.dead.packed(row.key))
         # A completion names the old position, and has been told that the item died.
-        moves.enter_available(pack(position), row.value, structs.replace(as_new(notes), keep_s=0))
+        moves.enter_available(pack(position), row.value, structs.replace(notes.as_new(), keep_s=0))
         moves.set_dependent(pack(position), notes)
         return size
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 from msgspec import structs
 
 from fdbqueue import FormatError, LeaseLost, Position, Queue
-from fdbqueue.lowlevel import Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
+from fdbqueue.lowlevel import Editing, Layout, Notes, Place, Steps, Transaction, notes_of, pack, rows, started, value_of
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.settings import renamed
-from fdbqueue.verbs.editing import why_lost
 
 from .done import Done
 from .lease import Disposition, Lease, LeaseHandle, LeaseRef
@@ -217,7 +216,7 @@ class Holding:
                 lost=lost,
             )
         places = {pack(position): position for position in list(dict.fromkeys(lost))[:MOST_ASKED]}
-        found = await why_lost(tr, layout, {packed: layout.completions.key(packed) for packed in places})
+        found = await Editing.why_lost(tr, layout, {packed: layout.completions.key(packed) for packed in places})
         reasons = {position: found[packed] for packed, position in places.items() if packed in found}
         known = "".join(f" {position.text}: {reason}" for position, reason in list(reasons.items())[:MOST_NAMED])
         return LeaseLost(

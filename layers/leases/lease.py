@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
 from fdbqueue.base.position import check_position
-from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none, visible_at
+from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.lowlevel import Notes, Shown, V, check_text, is_database, not_negative, positive
-from fdbqueue.moves.moves import cut
+from fdbqueue.stored.items import cut
 
 __all__ = [
     "LONGEST_SECONDS",
@@ -30,6 +30,21 @@ __all__ = [
 
 
 # Times of the verbs: durations are those of `fdbqueue/base/times.py`, and timeouts are checked here.
+
+
+def visible_at(now_us: int, delay: float | None, at: float | None) -> int:
+    """Return when an item becomes available, in microseconds; 0: now.
+
+    Raises:
+        ValueError: both a delay and a time were given, or one of them is invalid.
+    """
+    if delay is not None and at is not None:
+        raise ValueError("An item becomes available after a delay, or at a time; not both.")
+    if at is not None:
+        at_us = not_negative(at, "at")
+    else:
+        at_us = now_us + not_negative(0.0 if delay is None else delay, "delay")
+    return at_us if at_us > now_us else 0
 
 
 def check_timeout(timeout: float | None) -> None:

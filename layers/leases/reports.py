@@ -26,7 +26,7 @@ from fdbqueue.lowlevel import (
     rows,
     started,
 )
-from fdbqueue.moves.ends import group_keys, named_group, read_record
+from fdbqueue.moves.ends import OutcomeRecord, group_keys
 from fdbqueue.reads.check import check_queue, checked, read_in
 from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.reads.remembering import Ages
@@ -62,7 +62,7 @@ class OutcomeCheck:
 
     def _see(self, packed: bytes, stored: bytes) -> None:
         try:
-            record = read_record(self._layout, self._layout.completions.key(packed), stored)
+            record = OutcomeRecord.read(self._layout, self._layout.completions.key(packed), stored)
         except FormatError as error:
             self._problems.append(f"The outcome of {self._told(packed)} can't be read. {error}")
             return
@@ -115,7 +115,7 @@ def check_groups(tr: Transaction | Database, layout: Layout, tracked: Iterable[T
                 wanted.discard(row.key)
             elif kind == "record":
                 try:
-                    named_group(layout, name, row.value)
+                    group_keys(layout, name).decode(row.value)
                 except FormatError as error:
                     damaged.append(str(error))
             elif kind == "count" and rest[0] in _OPEN:

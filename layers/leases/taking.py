@@ -38,8 +38,8 @@ from fdbqueue.lowlevel import (
     with_notes,
     write_chunks,
 )
-from fdbqueue.moves.ends import reopen as reopen_outcome
-from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, Verdict, remove
+from fdbqueue.moves.ends import OutcomeRecord
+from fdbqueue.moves.taking import Takes, Verdict
 from fdbqueue.stored.shapes import Due
 
 from .holding import held_by
@@ -324,7 +324,7 @@ class Taking:
                     self._head.take(tr, found[: len(verdicts)])
                 served.drained = len(verdicts) == len(found) < wanted
                 # The place of an item that is over is given to the next one, unless that is another's.
-                if takes.over == over or takes.over >= EXPIRED_LIMIT or takes.stopped or len(allotments) > 1:
+                if takes.over == over or takes.over >= takes.EXPIRED_LIMIT or takes.stopped or len(allotments) > 1:
                     break
                 if len(found) < wanted:
                     break
@@ -350,7 +350,7 @@ class Taking:
             row, notes = verdict.row, verdict.notes
             packed = row.key[self._packed_at :]
             if verdict.fate != "take":
-                remove(moves, verdict, packed)
+                verdict.remove(moves, packed)
                 continue
             moves.leave_available(packed, notes, cleared=True)
             self.give(moves, allotment, verdict.item, packed, row.value, notes, now_us)
@@ -455,7 +455,7 @@ class Taking:
         for got in unclaimed:
             if isinstance(got.given, Lease):
                 continue
-            await reopen_outcome(tr, layout, got.packed, got.notes)
+            await OutcomeRecord.reopen(tr, layout, got.packed, got.notes)
             stored = self._write_chunks(tr, got) if is_chunked(got.stored) else got.stored
             # Its follow-ups are released, and its group counts it as done. It comes back without them.
             bare = replace(got.notes, then=(), group="")

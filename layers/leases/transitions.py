@@ -11,24 +11,11 @@ from typing import Any, TypeAlias
 
 from fdbqueue import Position
 from fdbqueue.lowlevel import Layout, Moves, Notes, Steps, Transaction
-from fdbqueue.moves.moves import ERROR_BYTES, at_rest, cut, cut_error, size_beside
-from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.looks import know_policy
 from fdbqueue.stored.policies import Backoff, Policy
 
 from .lease import Disposition
-
-__all__ = [
-    "ERROR_BYTES",
-    "Retry",
-    "Transitions",
-    "at_rest",
-    "check_failure",
-    "cut",
-    "size_beside",
-    "uncounted",
-]
-
 
 Overdue: TypeAlias = tuple[bytes, bytes, Notes]
 """An item whose lease has expired: its packed position, its stored bytes and its notes."""
@@ -106,14 +93,14 @@ class Transitions(Moves):
 
     def put_back(self, packed: bytes, stored: bytes, notes: Notes, *, now_us: int, delay_us: int) -> Disposition:
         """Put an item back into its own place, at once or after a delay. Remove it instead if its life is over."""
-        if removed_if_over(self, packed, stored, notes, now_us):
+        if Takes.removed_if_over(self, packed, stored, notes, now_us):
             return Disposition.expired
         if notes.group:
             self.returned_groups |= {notes.group}
         if delay_us > 0:
-            self.enter_delayed(packed, stored, at_rest(notes, visible_at_us=now_us + delay_us))
+            self.enter_delayed(packed, stored, notes.at_rest(visible_at_us=now_us + delay_us))
             return Disposition.delayed
-        self.enter_available(packed, stored, at_rest(notes))
+        self.enter_available(packed, stored, notes.at_rest())
         return Disposition.available
 
     def fail(
@@ -131,21 +118,21 @@ class Transitions(Moves):
 
         An item whose time to live is over is removed instead, also at its last attempt.
         """
-        error = cut_error(error, notes)
+        error = notes.cut_error(error)
         if delay_us is None:
             delay_us = policy.delay_us_in_any_case(notes.attempt)
         self.leave_leased(packed, notes)
         if policy.is_last(notes.attempt):
-            if removed_if_over(self, packed, stored, notes, now_us):
+            if Takes.removed_if_over(self, packed, stored, notes, now_us):
                 return Disposition.expired
-            self.enter_dead(packed, stored, at_rest(notes, error=error, died_at_us=now_us))
+            self.enter_dead(packed, stored, notes.at_rest(error=error, died_at_us=now_us))
             return Disposition.dead
-        return self.put_back(packed, stored, at_rest(notes, error=error), now_us=now_us, delay_us=delay_us)
+        return self.put_back(packed, stored, notes.at_rest(error=error), now_us=now_us, delay_us=delay_us)
 
 
 def uncounted(notes: Notes) -> Notes:
     """Return the notes of a leased item at rest, as if its lease had not been."""
-    return at_rest(notes, attempt=notes.attempt - 1)
+    return notes.at_rest(attempt=notes.attempt - 1)
 
 
 def check_failure(error: object, last: object = False) -> None:

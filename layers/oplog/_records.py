@@ -17,8 +17,20 @@ import msgspec
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.keys import is_within
-from fdbqueue.lowlevel import STATES, UNREADABLE, KeyValue, Layout, Notes, Place, Shown, Subspace, fdb_tuple, notes_of
-from fdbqueue.stored.items import envelope_without_notes
+from fdbqueue.lowlevel import (
+    NO_NOTES,
+    STATES,
+    UNREADABLE,
+    KeyValue,
+    Layout,
+    Notes,
+    Place,
+    Shown,
+    Subspace,
+    fdb_tuple,
+    notes_of,
+    with_notes,
+)
 from fdbqueue.stored.layout import FAMILIES
 from fdbqueue.stored.places import CLAIMED
 from fdbqueue.stored.positions import is_packed
@@ -126,7 +138,7 @@ def digest(value: bytes) -> bytes:
 
 def content_of(stored: bytes) -> bytes:
     """Return the digest of an item's constant part: its envelope without the notes."""
-    return digest(envelope_without_notes(stored))
+    return digest(with_notes(stored, NO_NOTES))
 
 
 def place_of(layout: Layout, key: bytes) -> tuple[str, Position] | None:

@@ -18,6 +18,7 @@ from fdbqueue.lowlevel import (
     TAKEN,
     Browser,
     Database,
+    Editing,
     KeyValue,
     Layout,
     Named,
@@ -33,7 +34,6 @@ from fdbqueue.lowlevel import (
 from fdbqueue.stored.counters import read_level_counts
 from fdbqueue.stored.order import MAX_RANK
 from fdbqueue.stored.policies import check_policy
-from fdbqueue.verbs.by_position import packed_position
 
 from ..common.composing import TakenFromFront
 from ..common.levels import Levels, with_priority
@@ -297,7 +297,7 @@ class PriorityQueue(Named, TakenFromFront[V]):
 
         *Conflicts:* in a transaction, with writes that take the item or add one in between. *Cost:* one read.
         """
-        packed_position(position, "next_item")
+        Editing.place_of(position, "next_item")
         return await self.queue.read(tr, partial(self._next_item, position=position))
 
     def browse(

@@ -31,8 +31,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.ends import begin as begin_outcome
-from fdbqueue.moves.ends import read_record
+from fdbqueue.moves.ends import OutcomeRecord
 from fdbqueue.stored.shapes import Due
 
 from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
@@ -188,7 +187,7 @@ class Completion(Named, Generic[R]):
                 " outcome was kept for its time and then removed, or the queue was cleared.",
                 outcome="gone",
             )
-        record = read_record(layout, key, bytes(value))
+        record = OutcomeRecord.read(layout, key, bytes(value))
         if record.how == "pending":
             return NotEnded(key, record.until_us)
         result = None
@@ -329,7 +328,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
                 ignored = Notes(keep_s=keep_s)
                 end_outcome(tr, home, pack(position), ignored, "ignored", now_us=self.leases.now_us())
                 return position
-            begin_outcome(tr, home, at.address, marked.notes)
+            OutcomeRecord.begin(tr, home, at.address, marked.notes)
             held = []
             for follow_up in follow_ups:
                 held += await follow_up.hold(tr)

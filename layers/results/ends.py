@@ -8,7 +8,7 @@ from contextlib import suppress
 from fdbqueue import FormatError
 from fdbqueue.base.times import HELD_US
 from fdbqueue.lowlevel import Layout, Notes, Transaction, count
-from fdbqueue.moves.ends import DEAD, DONE, OutcomeRecord, encode_record, pull, remove
+from fdbqueue.moves.ends import OutcomeRecord, pull
 from fdbqueue.stored.shapes import Due
 
 from ..leases import Disposition
@@ -38,17 +38,17 @@ def end_outcome(
     if notes.keep_s and how != "purged":  # a purged item ended when it died
         until_us = at_us + notes.keep_s * 1_000_000
         record = OutcomeRecord(how=how, result=result, error=error, ended_at_us=at_us, until_us=until_us)
-        tr.set(layout.completions.key(packed), encode_record(record))
+        tr.set(layout.completions.key(packed), record.encode())
         tr.set(layout.timer_key(until_us, packed, Due.RESULT), b"")
         count(tr, layout, outcomes=1)
-    if how != DEAD:  # the follow-ups of a dead letter wait until it is redriven or purged
-        pull(tr, notes.then, Due.GO if how == DONE else Due.DROP)
+    if how != "dead":  # the follow-ups of a dead letter wait until it is redriven or purged
+        pull(tr, notes.then, Due.GO if how == "done" else Due.DROP)
 
 
 async def _forget_outcome(firing: Firing, timer: Timer, reads: Reads) -> None:
     # Without a read: an item that comes back clears its timer, and conflicts with this transaction.
     firing.tr.add_read_conflict_key(timer.key)
-    remove(firing.tr, firing.layout, timer.packed, timer.at_us)
+    OutcomeRecord.remove(firing.tr, firing.layout, timer.packed, timer.at_us)
     firing.moves.any = True
 
 

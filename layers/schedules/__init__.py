@@ -29,6 +29,6 @@ Source
 
 from __future__ import annotations
 
-from .schedules import CatchUp, Plan, Schedule, Schedules, check_schedule_name, rule_of
+from .schedules import CatchUp, Plan, Schedule, Schedules, rule_of
 
-__all__ = ["CatchUp", "Plan", "Schedule", "Schedules", "check_schedule_name", "rule_of"]
+__all__ = ["CatchUp", "Plan", "Schedule", "Schedules", "rule_of"]

@@ -33,7 +33,7 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.stored import shapes
+from fdbqueue.stored.shapes import check_name
 
 from ..leases.lease import positive
 
@@ -134,7 +134,6 @@ LATE_US = 60_000_000
 """A tick that is not later than this is on time, whatever `catch_up` is. And a schedule that is later has no worker."""
 AT_ONCE = 100
 """How many ticks of one schedule a transaction enqueues at most."""
-NAME_BYTES = shapes.NAME_BYTES["schedule"]
 _REMEDY = "Remove the schedule: a worker that has it in its code makes it again when it starts."
 
 
@@ -273,7 +272,7 @@ class Schedules(Named):
             rule = rule_of(cron, every=every, tz=one.rule.tz if tz is None else tz, **kept)  # type: ignore[arg-type]
             return self._from_now(structs.replace(one, rule=rule))
 
-        check_schedule_name(name)
+        check_name(name, "schedule")
         if not isinstance(cast(object, cron), str) or not isinstance(cast(object, tz), str | None):
             raise TypeError(f"cron and tz are texts, not {cron!r} and {tz!r}.")
         if not (tz or "").isascii():
@@ -433,7 +432,7 @@ class Schedules(Named):
         return Schedule(name, record.task, str(record.rule), status, record.rule != record.code, next_at, last_at)
 
     def _key(self, name: str) -> bytes:
-        check_schedule_name(name)
+        check_name(name, "schedule")
         key: bytes = self._space.pack((name,))
         return key
 
@@ -483,22 +482,6 @@ def rule_of(
     else:
         Cron(cron, tz)
     return Rule(cron, every or 0.0, tz, catch_up, jitter)
-
-
-def check_schedule_name(name: object) -> None:
-    """Refuse what is no name of a schedule.
-
-    Raises:
-        TypeError: it is no text. ValueError: it is empty or too long.
-    """
-    if not isinstance(name, str):
-        raise TypeError(f"A schedule is named by a text, not by {name!r}.")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise ValueError(f"A schedule's name is valid text, not {name!r}.") from error
-    if not 0 < size <= NAME_BYTES:
-        raise ValueError(f"A schedule's name has 1 to {NAME_BYTES} bytes, not {size}.")
 
 
 def _check_plans(plans: object) -> None:

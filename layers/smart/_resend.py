@@ -78,7 +78,7 @@ from fdbqueue.lowlevel import (
     verb,
     within,
 )
-from fdbqueue.moves.taking import EXPIRED_LIMIT, ItemRow, Takes, remove
+from fdbqueue.moves.taking import ItemRow, Takes
 from fdbqueue.reads.queue_rows import stored_in
 from fdbqueue.stored.shapes import check_name
 
@@ -124,7 +124,11 @@ class _Fetched:
     @property
     def is_full(self) -> bool:
         """Whether it has reached the limit of the call, or of one transaction."""
-        return len(self.copies) >= self.limit or self.takes.stopped or (self.cut and self.takes.over >= EXPIRED_LIMIT)
+        return (
+            len(self.copies) >= self.limit
+            or self.takes.stopped
+            or (self.cut and self.takes.over >= Takes.EXPIRED_LIMIT)
+        )
 
 
 class Resend:
@@ -501,7 +505,7 @@ class Resend:
             return
         [verdict] = verdicts
         if verdict.fate != "take":
-            remove(haul.moves, verdict, packed, cleared=False)
+            verdict.remove(haul.moves, packed, cleared=False)
             return
         item = verdict.item
         tr.add_read_conflict_range(prefix, prefix + packed + b"\x00")

@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     started,
     write_chunks,
 )
-from fdbqueue.moves.ends import begin as begin_outcome
+from fdbqueue.moves.ends import OutcomeRecord
 from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.looks import check_encodes
 from fdbqueue.verbs.editing import EditPlan, ItemChange
@@ -331,7 +331,7 @@ class Admitting:
                 tr.set(self._layout.prefix + part + packed, version if is_within(part, copies) else b"")
         if any(is_within(part, copies) for part in new.told):
             tr.add(self._layout.resent_key, _ONE)
-        begin_outcome(tr, self._home, self._address(packed), new.notes)
+        OutcomeRecord.begin(tr, self._home, self._address(packed), new.notes)
         self._wake_monitors(tr, new.notes)
 
     def _wake_monitors(self, tr: Transaction, notes: Notes) -> None:

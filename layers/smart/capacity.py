@@ -29,9 +29,9 @@ from fdbqueue.lowlevel import (
     rows,
     within,
 )
-from fdbqueue.moves.taking import outdated
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.places import InQueue
-from fdbqueue.stored.positions import level_range, rank_of
+from fdbqueue.stored.positions import rank_of
 from fdbqueue.stored.shapes import Due
 
 from ..common.waiting import long_wait
@@ -143,7 +143,7 @@ class Capacity:
             # An item that is leased or comes back meanwhile keeps its entry. Only the item's own key shows this.
             tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
         items = self._seen(items)
-        over = outdated(items, now_us)
+        over = Takes.outdated(items, now_us)
         going.expire(over)
         surplus = len(items) - len(over) - limit.most + 1
         free = [item for item in items if item.state != "leased" and item.packed not in going.packed]
@@ -183,7 +183,7 @@ class Capacity:
         gone = 0
         for start in range(0, len(ended), FIRE_LIMIT):
             there = await locate(tr.snapshot, self._layout, sorted(ended[start : start + FIRE_LIMIT]))
-            over = outdated(self._seen(there), now_us)
+            over = Takes.outdated(self._seen(there), now_us)
             for item in over:
                 tr.add_read_conflict_key(place_of(self._layout, item.state).key(item.packed))
             going.expire(over)
@@ -232,10 +232,9 @@ class Capacity:
         """Return the begin and end of the items of one state; of one rank, or of all ranks below one."""
         place = place_of(self._layout, state)
         if below is not None:
-            return place.begin, place.key(level_range(below)[0])
+            return place.begin, place.level(below)[0]
         if rank is not None:
-            begin, end = level_range(rank)
-            return place.key(begin), place.key(end)
+            return place.level(rank)
         return place.begin, place.end
 
     async def _count(self, tr: Transaction) -> int:

@@ -18,7 +18,7 @@ import msgspec
 from fdbqueue import CheckFailed, CodecError, Position, Queue
 from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Layout
-from fdbqueue.moves.taking import is_over
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.codecs import reason_of
 
 from .messages import Functions, Given, Messages, TimeLimitExceeded, takes, within
@@ -168,7 +168,7 @@ class CheckRunner:
         for one in found:
             at.one = one
             ttl_at_us = one.opened.notes.ttl_at_us
-            if is_over(one.stored, one.opened.notes, now_us):
+            if Takes.is_over(one.stored, one.opened.notes, now_us):
                 if one.state != "leased":  # a leased item stays with its consumer, and is removed after that
                     answers.expired.append(one)
                 continue

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, cast
 from fdbqueue import Item
 from fdbqueue.engine.steps import finished
 from fdbqueue.lowlevel import NO_NOTES, KeyValue, Steps, Transaction, rows, started
-from fdbqueue.moves.taking import UNTAKEABLE, Takes, are_plain, check_predicate, take_out, take_plain_out
+from fdbqueue.moves.taking import Takes
 
 from ..leases import LeaseHandle, Leases
 from ..leases.holding import held_by
@@ -171,19 +171,19 @@ class HeadDelivery(Taking):
 
         The caller adds the conflict range that makes it the first item, with no timer due.
         """
-        if are_plain(self._queue, (row,)):
+        if Takes.are_plain(self._queue, (row,)):
             try:
                 found = self._queue.look_at(tr, row)
                 plain = found if isinstance(found, Item) else cast("Item[Any]", await found)
-            except UNTAKEABLE:
+            except Takes.UNTAKEABLE:
                 return None
-            take_plain_out(tr, self._layout, (row,), (plain,))
+            Takes.take_plain_out(tr, self._layout, (row,), (plain,))
             return Got(plain, row.key[self._packed_at :], row.value, NO_NOTES)
         takes = Takes(tr, self._queue, self._clock_us())
         verdicts = await takes.judge([row], dequeues=True)
         if not takes.taken:
             return None
-        [item] = await take_out(tr, self._layout, verdicts)
+        [item] = await takes.take_out(verdicts)
         return Got(item, row.key[self._packed_at :], row.value, verdicts[0].notes)
 
     async def collect(self, tr: Transaction, granted: list[LeaseHandle], allotment: Allotment) -> list[Got]:
@@ -207,11 +207,11 @@ class HeadDelivery(Taking):
             if readable and len(allotment.got) - before < allotment.wanted:
                 try:
                     opened = await self._queue.item(tr, lease.position, stored)
-                    check_predicate(self._queue, opened, notes, self._clock_us)
+                    Takes.check_taken(self._queue, opened, notes, self._clock_us)
                     if not allotment.duration_us:
                         self._queue.check_dequeue(lease.position, stored)
                     item = opened
-                except UNTAKEABLE:
+                except Takes.UNTAKEABLE:
                     # It goes back to the head. The next process that takes it raises the error.
                     readable = False
             if item is not None:
@@ -244,8 +244,8 @@ class HeadDelivery(Taking):
                 return None
             try:
                 item = await self._queue.item(tr, lease.position, stored)
-                check_predicate(self._queue, item, notes, self._clock_us)
-            except UNTAKEABLE:
+                Takes.check_taken(self._queue, item, notes, self._clock_us)
+            except Takes.UNTAKEABLE:
                 return None
             got.append(Got(lease_of(item, notes), packed, stored, uncounted(notes), notes))
         return got

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from fdbqueue.engine.errors import NOT_COMMITTED
-from fdbqueue.engine.optional import own_process, set_mark, shares_turns
+from fdbqueue.engine.optional import members_of, shares_turns
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.lowlevel import Database, FDBError, Future, Shown, Transaction, keep_out, value_of
 from fdbqueue.stored.positions import RANDOM_BYTES
@@ -340,7 +340,7 @@ class OwnRequests:
         """
         if not grant.take_until_us:
             return True
-        if grant.process and grant.process == own_process(tr) and set_mark(tr, client):
+        if grant.process and grant.process == members_of(tr).own_id() and members_of(tr).mark(client):
             return self._leases.now_us() < grant.take_until_us  # the clock is read after the mark
         if grant.take_until_us - self._leases.now_us() < TAKE_SECONDS / 2 * 1e6:
             return False

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from fdbqueue import FormatError, Position, Queue
 from fdbqueue.engine.keys import stamped
-from fdbqueue.engine.optional import has_mark, own_process, process_is_dead
+from fdbqueue.engine.optional import members_of
 from fdbqueue.lowlevel import (
     UNREADABLE,
     CheckPart,
@@ -125,7 +125,7 @@ async def _fire_grant(firing: Firing, timer: Timer, reads: Reads) -> None:
     if client in UNMARKED:
         return  # this process took it, and is about to commit that
     tr.clear(grant_key)
-    if has_mark(tr, grant.process, client):
+    if members_of(tr).has_mark(grant.process, client):
         return
     asked = returned = any(one.kind == Due.GRANT for one in firing.reclaimed)
     for lease in grant.leases:
@@ -163,7 +163,7 @@ async def any_untaken(tr: Transaction, layout: Layout) -> bool:
         except FormatError:
             continue  # a newer version wrote it
         untaken = grant.granted and grant.take_until_us and client not in UNMARKED
-        if untaken and not has_mark(tr, grant.process, client):
+        if untaken and not members_of(tr).has_mark(grant.process, client):
             return True
     return False
 
@@ -254,14 +254,14 @@ class Request:
 
     def is_dead(self, tr: Transaction, now_us: int) -> bool:
         """Return whether its process has ended, or has not renewed it in time."""
-        return self.wish.expires_at_us <= now_us or process_is_dead(tr, self.wish.process or b"")
+        return self.wish.expires_at_us <= now_us or members_of(tr).is_dead(self.wish.process or b"")
 
 
 def wished(
     tr: Transaction, client: bytes, wanted: int, *, now_us: int, duration_us: int = 0, consumer: str = ""
 ) -> Wish:
     """Return the terms of a request of this process, valid from now on."""
-    wish = Wish(client, wanted, 0, duration_us, consumer, own_process(tr))
+    wish = Wish(client, wanted, 0, duration_us, consumer, members_of(tr).own_id())
     return structs.replace(wish, expires_at_us=now_us + int(wish.lives_seconds * 1e6))
 
 

@@ -36,14 +36,14 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.rescue import FoundNotes
-from fdbqueue.moves.taking import Takes, Verdict, remove
+from fdbqueue.moves.taking import Takes, Verdict
 from fdbqueue.stored.codecs import why_buried
-from fdbqueue.stored.items import PLAIN, blob_of
+from fdbqueue.stored.items import PLAIN, blob_of, cut
 from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import pause_of, paused_error
 
 from ..leases.lease import CONSUMER_BYTES
-from ..leases.transitions import Transitions, at_rest, cut, size_beside
+from ..leases.transitions import Transitions
 from .records import Bad, BatchRecord, Split, StreamKeys, Terms, encode, splits_of, thinned
 
 # Move items from the head of a queue into a batch, in one transaction of several.
@@ -188,7 +188,7 @@ class Claiming:
         for verdict in verdicts:
             packed = self._layout.available.packed(verdict.row.key)
             if verdict.fate != "take":
-                remove(moves, verdict, packed)
+                verdict.remove(moves, packed)
             else:
                 try:
                     error = await why_bad(tr, self._layout, self._terms.bad, packed, verdict.row.value)
@@ -210,8 +210,8 @@ class Claiming:
         """
         if bad:
             moves.leave_available(packed, notes, cleared=True)
-            told = cut(bad, max(0, ERROR_BYTES - size_beside(notes)))
-            moves.enter_dead(packed, value, at_rest(notes, error=told, died_at_us=self._now_us))
+            told = notes.cut_error(bad, ERROR_BYTES)
+            moves.enter_dead(packed, value, notes.at_rest(error=told, died_at_us=self._now_us))
             return
         if has_parts(value) and (blob := _of_blob(value)):
             raise CodecError(f"{blob} Lease it and read it with `fdbqueue.layers.Blobs`, or set onBadItem=dead.")

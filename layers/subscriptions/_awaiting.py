@@ -25,7 +25,7 @@ from functools import partial
 from typing import NamedTuple
 
 from fdbqueue import LeaseLost
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from fdbqueue.lowlevel import Database, FDBError, Future, Steps, Transaction, leaves_in_doubt, value_of
 from fdbqueue.stored.positions import RANDOM_BYTES
 
@@ -348,7 +348,7 @@ class Awaiting(Batcher[AwaitedTake, list[Lease]]):
         # The first waiter may be dead. The second waiter is then the first to see that its request has expired.
         seconds = (in_front.wish.expires_at_us - now_us) / 1e6 + 0.001
         # A call of this process can't die alone. So a thousand calls of one process don't look at each other.
-        if in_front.wish.process and in_front.wish.process != own_process(tr):
+        if in_front.wish.process and in_front.wish.process != members_of(tr).own_id():
             seconds = min(seconds, LOOK_SECONDS)
         await self._set(tr, look, min(request.seconds_until_renewal(now_us), seconds), in_front.key, request.key)
 

@@ -51,7 +51,6 @@ from fdbqueue.lowlevel import (
     verb,
     within,
 )
-from fdbqueue.moves.moves import arrivals_since, span_of
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.settings import check_renamed
 
@@ -319,7 +318,7 @@ class Follower(Named, Generic[V]):
         reading = tr.get_read_version()
         notes = started(rows(view, *self._unread(place), limit=ARRIVALS_AT_ONCE))
         if not (await value_of(registered)).present():
-            await check_renamed(tr, layout)
+            await check_renamed(tr.snapshot, layout)
             raise self._unsubscribed()
         gone = await value_of(trimmed)
         if gone.present() and int.from_bytes(bytes(gone), "big") > place.seen:
@@ -345,7 +344,7 @@ class Follower(Named, Generic[V]):
         return heard
 
     def _unread(self, place: BrowserPointer) -> tuple[bytes, bytes]:
-        begin, end = arrivals_since(self._layout, place.seen)
+        begin, end = self._layout.arrivals_since(place.seen)
         return max(begin, place.after + b"\x00"), end
 
     async def _scan(self, tr: Transaction, heard: _Heard[V], version: int) -> None:
@@ -375,7 +374,7 @@ class Follower(Named, Generic[V]):
     async def _tell_arrivals(self, tr: Transaction, heard: _Heard[V], notes: Sequence[KeyValue], version: int) -> None:
         """Tell the items at the places of arrivals, in commit order."""
         available, place = self._layout.available, heard.place
-        spans = [span_of(self._layout, row.key) for row in notes]
+        spans = [self._layout.arrival_of(row.key) for row in notes]
         single = {
             packed: started(rows(tr.snapshot, available.key(packed), available.key(packed) + b"\x00", limit=1))
             for packed in {first for first, last in spans if first == last}

@@ -465,7 +465,7 @@ class Subscriptions(Named, ByPosition[V]):
         """Return what a read finds. If that is nothing, refuse the old name of a queue."""
         found = await read(tr)
         if not found:
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
         return found
 
     def _forget_arrivals(self, tr: Transaction) -> None:
@@ -477,7 +477,7 @@ class Subscriptions(Named, ByPosition[V]):
         layout = self._layout
         registered = await self._stored(tr, name)  # not decoded: this is the way out for one that can't be read
         if name not in registered:
-            await check_renamed(tr, layout)
+            await check_renamed(tr.snapshot, layout)
             return False
         tr.clear(registration_key(layout, name))
         tr.clear(pointer_key(layout, name))

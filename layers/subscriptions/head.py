@@ -27,7 +27,6 @@ from fdbqueue.lowlevel import (
     value_of,
     within,
 )
-from fdbqueue.moves.moves import announces, arrivals_since, arrivals_until, span_of
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.counters import read_unannounced
 from fdbqueue.stored.items import kept_size_of
@@ -229,7 +228,7 @@ class SubscriptionHead(Head):
             looking = started(self.look(tr, fresh=fresh))
             registration = await self._registration(registered)
         if registration is None:
-            await check_renamed(tr, self._layout)
+            await check_renamed(tr.snapshot, self._layout)
             raise SubscriptionError(
                 f"There is no subscription {self._name!r} of {self._layout.describe()}: it was never registered, or it"
                 " was removed. Subscribe again."
@@ -261,14 +260,14 @@ class SubscriptionHead(Head):
         self.spans, self._news = everything(), True
         if pointer.unannounced != self._unannounced or pointer.seen < self._trimmed:
             return
-        if not self._fresh and await announces(tr, self._layout):
+        if not self._fresh and await _announces(tr, self._layout):
             self._seen = pointer.seen
             return
-        found = await rows(tr.snapshot, *arrivals_since(self._layout, pointer.seen), limit=ARRIVALS_AT_ONCE)
+        found = await rows(tr.snapshot, *self._layout.arrivals_since(pointer.seen), limit=ARRIVALS_AT_ONCE)
         self._arrivals = len(found)
         if len(found) == ARRIVALS_AT_ONCE:
             return
-        arrived = [(first, last + b"\x00") for first, last in (span_of(self._layout, row.key) for row in found)]
+        arrived = [(first, last + b"\x00") for first, last in (self._layout.arrival_of(row.key) for row in found)]
         self.spans, self._news = joined([*pointer.spans, *arrived]), False
 
     async def first(self, tr: Transaction, *, limit: int, after: bytes | None = None) -> list[KeyValue]:
@@ -418,7 +417,7 @@ class SubscriptionHead(Head):
         """
         if not self._fresh:
             return
-        if await announces(tr, self._layout):
+        if await _announces(tr, self._layout):
             # Until the commit, a record of this transaction counts as one at its read version. A clear up to that
             # version removes it too, and no subscription would learn of the item. Another transaction will trim.
             return
@@ -448,7 +447,7 @@ async def trim_arrivals(tr: Transaction, layout: Layout, now_us: int, seen: int,
         if pointer.unannounced != NO_LOOK and now_us - pointer.at_us < lag_us:
             seen = min(seen, pointer.seen)
     if seen > trimmed:
-        tr.clear_range(*arrivals_until(layout, seen))
+        tr.clear_range(*layout.arrivals_until(seen))
         tr.byte_max(layout.trimmed_key, seen.to_bytes(8, "big"))
 
 
@@ -545,3 +544,16 @@ def _part(tr: Transaction | Database, queue: Queue) -> SubscriptionCheck:
 
 CHECK_PART = CheckPart(_part, ("subscriptions",))
 """What subscriptions add to `fdbqueue.check`."""
+
+
+_WRITE_CONFLICTS = b"\xff\xff/transaction/write_conflict_range/"  # the transaction's own special keys
+
+
+async def _announces(tr: Transaction, layout: Layout) -> bool:
+    """Return whether this transaction has noted arrivals itself, so that it can no longer read arrivals.
+
+    Its own notes have no versionstamps yet. A read of the range that may hold them fails, and then its commit fails too
+    (1036, accessed_unreadable). Its own write conflict ranges can be read.
+    """
+    own = within(_WRITE_CONFLICTS + layout.arriving)
+    return bool(await rows(tr.snapshot, *own, limit=1))

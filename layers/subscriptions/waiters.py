@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     with_notes,
     within,
 )
-from fdbqueue.moves.taking import ItemRow, Takes, taken_at_once
+from fdbqueue.moves.taking import ItemRow, Takes
 from fdbqueue.writes.appending import append_item
 
 from ..leases import LeaseHandle, Leases
@@ -466,7 +466,7 @@ class ImmediateDelivery:
 
     async def _is_out(self, tr: Transaction, new: _New, now_us: int) -> bool:
         queue = self._leases.queue
-        if taken_at_once(queue, new.stored, now_us):
+        if Takes.at_once(queue, new.stored, now_us):
             return False
         row = ItemRow(self._layout.available.key(new.packed), with_notes(new.stored, new.notes))
         return await Takes(tr, queue, now_us).is_out(row)

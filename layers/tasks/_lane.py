@@ -11,8 +11,7 @@ import msgspec
 
 from fdbqueue import CodecError, Position, Queue
 from fdbqueue.lowlevel import Database, Named, Notes, Subspace, Transaction, locate, pack, rows, value_of, verb
-from fdbqueue.moves.ends import encode_result, read_record
-from fdbqueue.moves.ends import remove as remove_outcome
+from fdbqueue.moves.ends import OutcomeRecord, encode_result
 
 from ..common.levels import Levels
 from ..leases import Leases
@@ -214,7 +213,7 @@ class Lane(Named):
             key = home.completions.key(pack(_noted_at(unique.key)))
             noted = await value_of(tr.get(key))
             if noted.present():
-                record = read_record(home, key, bytes(noted))
+                record = OutcomeRecord.read(home, key, bytes(noted))
                 if self.leases.now_us() < record.until_us:
                     return Position.parse(msgspec.msgpack.decode(record.result))
         layout = home if self.sessions is None else await self.sessions.layout_for(tr, session)
@@ -243,7 +242,7 @@ class Lane(Named):
             key = home.completions.key(packed)
             noted = await value_of(tr.get(key))
             if noted.present():
-                remove_outcome(tr, home, packed, read_record(home, key, bytes(noted)).until_us)
+                OutcomeRecord.remove(tr, home, packed, OutcomeRecord.read(home, key, bytes(noted)).until_us)
             kept = Notes(keep_s=math.ceil(unique.terms.period))
             end_outcome(tr, home, packed, kept, "ignored", result=encode_result(at.name.text), now_us=now_us)
         return at.name if self.sessions is not None else position

@@ -14,10 +14,11 @@ from fdbqueue.base.arguments import check_flag
 from fdbqueue.lowlevel import Database, Named, Transaction, is_database, verb
 from fdbqueue.stored.layout import Name
 from fdbqueue.stored.names import queue_text
+from fdbqueue.stored.shapes import check_name
 
 from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential
-from ..schedules import CatchUp, Plan, Schedules, check_schedule_name, rule_of
+from ..schedules import CatchUp, Plan, Schedules, rule_of
 from ..sessions import Gate, Sessions
 from ._arguments import Arguments, By, Concurrency, Rate, TaskOptions, Unique, check_whole
 from ._lane import NAMES, Lane, Source, lane_of
@@ -258,7 +259,7 @@ class Tasks(Named):
                 raise TypeError(f"Put @app.periodic above @app.task: it takes a task, or a call of one, not {task!r}.")
             call = task.call() if isinstance(task, BaseTask) else task
             own = call.task.name if name is None else name
-            check_schedule_name(own)
+            check_name(own, "schedule")
             if call.task.app is not self or call.terms.at is not None:
                 raise TypeError(f"{task!r} is of another app, or has a time `at`, and can't be enqueued by {self!r}.")
             if any(plan.name == own for plan in self.plans):

@@ -13,7 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.processes import Processes, kill_9
@@ -84,7 +84,7 @@ def _kill_idle(db: Any, url: str, space: Subspace, leases: Leases, processes: Pr
     found = [f"{one.value} was at its attempt {one.attempt}, and no worker had it" for one in got if one.attempt != 1]
     if sorted(one.value for one in got) != values:
         found.append(f"of {values}, {[one.value for one in got]} came: {leases.stats(db)}")
-    if own_process(db) and [one.value for one in got] != values:
+    if members_of(db).own_id() and [one.value for one in got] != values:
         found.append(f"dead workers were granted items, which came late: {[one.value for one in got]}")
     if took > SOON_SECONDS:
         found.append(f"killed idle workers made the items {took:.1f} s late")
@@ -104,6 +104,6 @@ def _poison(db: Any, url: str, space: Subspace, leases: Leases, processes: Proce
     wait_until(over)
     times = Counter(begun.read_text().split("\n"))[POISON]
     # On a cluster the first attempt may not count, if its process died before it could tell.
-    if times not in ((MOST_ATTEMPTS,) if own_process(db) else (MOST_ATTEMPTS, MOST_ATTEMPTS + 1)):
+    if times not in ((MOST_ATTEMPTS,) if members_of(db).own_id() else (MOST_ATTEMPTS, MOST_ATTEMPTS + 1)):
         return [f"{times} handlers began an item that died after {MOST_ATTEMPTS} attempts"]
     return []

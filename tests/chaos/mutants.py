@@ -167,7 +167,7 @@ MUTANTS = (
     Mutant(
         "a dequeue asks for no marker",
         "fdbqueue/moves/taking.py",
-        (("    asks_marker(tr)\n    tr.add(", "    tr.add("),),
+        (("        asks_marker(tr)\n        tr.add(", "        tr.add("),),
         tests=(
             "tests/layers/together/test_once_in_transactions.py::test_a_body_with_a_call_that_writes_takes_effect_once",
         ),
@@ -337,7 +337,7 @@ MUTANTS = (
     Mutant(
         "a grant is given back though its client has taken it",
         "layers/staged/requests.py",
-        (("    if has_mark(tr, grant.process, client):\n        return\n", ""),),
+        (("    if members_of(tr).has_mark(grant.process, client):\n        return\n", ""),),
         tests=("tests/layers/staged/test_staged_untaken.py::test_a_taken_item_stays_with_its_process",),
     ),
     Mutant(
@@ -371,7 +371,7 @@ MUTANTS = (
     Mutant(
         "dead processes are not told from live ones",
         "layers/staged/requests.py",
-        ((' or process_is_dead(tr, self.wish.process or b"")', ""),),
+        ((' or members_of(tr).is_dead(self.wish.process or b"")', ""),),
         tests=(
             "tests/layers/staged/test_staged_claims.py::test_a_request_in_front_of_a_process_that_has_ended_is_removed_at_once",
         ),
@@ -607,21 +607,21 @@ MUTANTS = (
     Mutant(
         "the follow-ups of a dead letter are removed",
         "layers/results/ends.py",
-        (("    if how != DEAD:", "    if how:"),),
+        (('    if how != "dead":', "    if how:"),),
         Kind.results,
         tests=("tests/layers/results/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
     ),
     Mutant(
         "the ends of the last two members of a group do not conflict",
         "fdbqueue/moves/ends.py",
-        (("        tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
+        (("            tr.add_read_conflict_key(random.choice(members) if members else found[0].key)\n", ""),),
         Kind.results,
         tests=("tests/layers/groups/test_groups.py::test_of_the_last_two_acks_at_once_one_ends_the_group",),
     ),
     Mutant(
         "the end of a group does not conflict with a new member",
         "fdbqueue/moves/ends.py",
-        (("    tr.add_read_conflict_range(*keys.open)\n    group = ", "    group = "),),
+        (("        tr.add_read_conflict_range(*self.open)\n        group = ", "        group = "),),
         Kind.results,
         tests=(
             "tests/layers/groups/test_groups.py::test_of_the_last_ack_and_a_new_hold_at_once_one_runs_again",
@@ -948,11 +948,11 @@ MUTANTS = (
     ),
     Mutant(
         "an operator's cancel leaves the timer of the lease",
-        "fdbqueue/verbs/editing.py",
+        "fdbqueue/moves/moves.py",
         (
             (
-                "    moves.leave(one.state, one.packed, notes)\n",
-                "    moves.leave(one.state, one.packed, replace(notes, expires_at_us=notes.expires_at_us + 1))\n",
+                "        self.leave(one.state, one.packed, notes)\n",
+                "        self.leave(one.state, one.packed, structs.replace(notes, expires_at_us=1))\n",
             ),
         ),
         Kind.plain,
@@ -1413,7 +1413,7 @@ MUTANTS = (
     ),
     Mutant(
         "a clear removes a queue within this one",
-        "fdbqueue/verbs/queue.py",
+        "fdbqueue/verbs/administered.py",
         (("        await refuse_others_keys(tr, self.layout, clears=True)\n", ""),),
         tests=("tests/queue/test_names.py::test_a_clear_keeps_a_queue_that_lies_within",),
     ),
@@ -1991,7 +1991,12 @@ MUTANTS = (
     Mutant(
         "a plain message is dequeued without a question",
         "fdbqueue/moves/taking.py",
-        (("None) is not None:\n        return False\n    for row", "None) is not None:\n        pass\n    for row"),),
+        (
+            (
+                "None) is not None:\n            return False\n        for row",
+                "None) is not None:\n            pass\n        for row",
+            ),
+        ),
         tests=("tests/queue/test_dequeue_over.py::test_messages_that_their_type_calls_over_are_removed",),
     ),
     Mutant(
@@ -2017,7 +2022,7 @@ MUTANTS = (
     Mutant(
         "a dequeue of many items that are over finds nothing",
         "fdbqueue/verbs/queue.py",
-        (("        if not items and takes.over >= EXPIRED_LIMIT:\n            return None\n", ""),),
+        (("        if not items and takes.over >= takes.EXPIRED_LIMIT:\n            return None\n", ""),),
         tests=("tests/queue/test_dequeue_over.py::test_a_dequeue_removes_many_in_several_transactions",),
     ),
     Mutant(
@@ -2045,7 +2050,7 @@ MUTANTS = (
     Mutant(
         "a holder does not hear that the predicate of its item fails",
         "layers/staged/delivery.py",
-        (("                    check_predicate(self._queue, opened, notes, self._clock_us)\n", ""),),
+        (("                    Takes.check_taken(self._queue, opened, notes, self._clock_us)\n", ""),),
         tests=(
             "tests/layers/together/test_taking.py::test_a_granted_item_whose_predicate_fails_goes_back_to_its_place",
         ),

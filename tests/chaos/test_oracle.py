@@ -19,7 +19,7 @@ from fdbqueue.layers.staged import RelaxedHead, StagedQueue
 from fdbqueue.layers.staged import requests as _granting
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions import Subscriptions
-from fdbqueue.moves import taking as _taking
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.positions import pack
 from fdbqueue.stored.shapes import Due
@@ -328,7 +328,7 @@ def test_an_expired_item_that_becomes_a_dead_letter_is_found(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
     if wrong:
-        monkeypatch.setattr(_taking, "is_over", lambda stored, notes, now_us: False)
+        monkeypatch.setattr(Takes, "is_over", staticmethod(lambda stored, notes, now_us: False))
     leases = scene.leases = Leases(scene.queue, max_attempts=6, clock=scene.clock)
     scene.enqueue("a", ttl=50)
     for attempt in range(6):

@@ -386,7 +386,6 @@ READS_UNNAMED = {
     "fdbqueue/transfer/backups.py": "parses a URL",
     "fdbqueue/transfer/copying.py": KNOWN_READABLE,
     "fdbqueue/transfer/records.py": NAMED_BY_CALLER,
-    "fdbqueue/verbs/editing.py": "has written the notes just before",
     "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
     "layers/sessions/session/records.py": NAMED_BY_CALLER,
     "layers/smart/admitting.py": KNOWN_READABLE,

@@ -11,7 +11,7 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.moves.moves import MAX_SPANS, announce, arrivals_since, arrivals_until, span_of
+from fdbqueue.moves.moves import MAX_SPANS, announce
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.positions import pack
 
@@ -27,8 +27,8 @@ def queue(db: Any, space: Subspace) -> Queue:
 
 
 def noted(db: Any, queue: Queue, since: int = 0) -> list[tuple[bytes, bytes]]:
-    begin, end = arrivals_since(queue.layout, since)
-    return [span_of(queue.layout, row.key) for row in db.create_transaction().get_range(begin, end)]
+    begin, end = queue.layout.arrivals_since(since)
+    return [queue.layout.arrival_of(row.key) for row in db.create_transaction().get_range(begin, end)]
 
 
 def unannounced(db: Any, queue: Queue) -> int:
@@ -96,7 +96,7 @@ def test_notes_are_in_commit_order(db: Any, queue: Queue) -> None:
     slow.commit().wait()
     assert noted(db, queue)[0] == (pack(late), pack(late))
     assert len(noted(db, queue, version)) == 1
-    begin, end = arrivals_until(queue.layout, version)
+    begin, end = queue.layout.arrivals_until(version)
     assert len(db.create_transaction().get_range(begin, end).to_list()) == 1
 
 

@@ -10,7 +10,7 @@ import pytest
 from fdbqueue import CheckFailed, FormatError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Groups, Leases, Messages, MessageType
-from fdbqueue.verbs import queue as _queue
+from fdbqueue.moves.taking import Takes
 
 
 def taken_by(verb: str, queue: Queue[Any], tr: Any) -> list[Any]:
@@ -62,7 +62,7 @@ def test_a_dequeue_of_many_goes_on_behind_items_that_are_over(db: Any, space: Su
 def test_a_dequeue_removes_many_in_several_transactions(
     db: Any, space: Subspace, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_queue, "EXPIRED_LIMIT", 3)
+    monkeypatch.setattr(Takes, "EXPIRED_LIMIT", 3)
     leases = Leases(Queue(space, codec="str"))
     expire(leases, db, *["over"] * 10)
     leases.queue.enqueue(db, "alive")

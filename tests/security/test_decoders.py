@@ -24,10 +24,10 @@ from fdbqueue.layers.streams.records import decode as decode_record
 from fdbqueue.layers.streams.records import encode
 from fdbqueue.spark.partition_log import JobHeader, JobOutcome, JobRecord
 from fdbqueue.stored.items import (
+    NO_NOTES,
     Chunked,
     Notes,
     envelope,
-    envelope_without_notes,
     has_notes,
     is_chunked,
     join_chunks,
@@ -66,7 +66,7 @@ def both(stored: bytes) -> None:
     """Everything that looks at an item's stored bytes."""
     size_of(stored), has_notes(stored), is_chunked(stored)
     notes_of(stored)
-    envelope_without_notes(stored)
+    with_notes(stored, NO_NOTES)
     with_notes(stored, Notes(attempt=1))
     parse(stored)
 

@@ -13,7 +13,6 @@ from fdbqueue import Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.errors import JobError, OrderError
 from fdbqueue.layers.priority import EarliestDeadline
-from fdbqueue.moves.moves import arrivals_since, span_of
 from fdbqueue.spark import forget_job, job_report, jobs
 from fdbqueue.spark.loads import begin_job
 from fdbqueue.spark.partition_log import JobKeys
@@ -92,8 +91,8 @@ def test_rows_are_noted_as_arrivals_for_subscriptions(job: Job) -> None:
     job.db[job.queue.layout.subscribed_key] = b""
     job.run(VALUES[:25])
     positions = [pack(item.position) for item in job.queue.browse(job.db)]
-    begin, end = arrivals_since(job.queue.layout, 0)
-    spans = [span_of(job.queue.layout, row.key) for row in job.db.get_range(begin, end)]
+    begin, end = job.queue.layout.arrivals_since(0)
+    spans = [job.queue.layout.arrival_of(row.key) for row in job.db.get_range(begin, end)]
     assert spans == [(positions[0], positions[9]), (positions[10], positions[19]), (positions[20], positions[24])]
 
 

@@ -16,7 +16,7 @@ import fdbqueue
 from fdbqueue import StorageError
 from fdbqueue.engine.embedded.store import backup
 from fdbqueue.engine.embedded.store.disk import folder
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from tests.helpers.stores import opened, store_of
 
 NAMES = sorted(folder.NAMES - {"owner"})
@@ -29,7 +29,7 @@ def modes(path: Path) -> dict[str, int]:
 def use(path: Path) -> None:
     with fdbqueue.open(f"file:{path}") as db:
         db[b"a"] = b""
-        assert own_process(db)
+        assert members_of(db).own_id()
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], ids="{:03o}".format)

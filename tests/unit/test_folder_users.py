@@ -17,7 +17,7 @@ from fdbqueue import Queue, StorageError
 from fdbqueue.cli import opening
 from fdbqueue.engine.embedded.store import backup
 from fdbqueue.engine.embedded.store.disk import folder
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from fdbqueue.layers import Leases
 from tests.helpers.processes import Processes
 
@@ -55,7 +55,7 @@ def work(user: int, path: Path) -> None:
         leases.enqueue(db, "one")
         lease = leases.lease(db)
         assert lease is not None
-        assert own_process(db)
+        assert members_of(db).own_id()
         leases.ack(db, lease)
 
 
@@ -102,7 +102,7 @@ def test_a_group_that_the_maker_is_not_a_member_of_gets_no_rights(place: Path, p
 def test_what_root_makes_is_the_folders_owners(place: Path, processes: Processes) -> None:
     os.chown(place, WEB, WEB)
     with fdbqueue.open(f"file:{place}") as db:
-        assert own_process(db)
+        assert members_of(db).own_id()
     assert {(place / name).stat().st_uid for name in NAMES} == {WEB}
     processes.run(work, WEB, place)
 

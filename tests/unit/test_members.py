@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue import StorageError
 from fdbqueue.engine.embedded.store import members as module
 from fdbqueue.engine.embedded.store.members import MARKS, Members
-from fdbqueue.engine.optional import has_mark, own_process, process_is_dead, set_mark
+from fdbqueue.engine.optional import members_of
 from tests.helpers.processes import Processes, kill_9
 
 
@@ -125,16 +125,16 @@ def test_members_that_cant_be_opened_are_an_error_and_closed_ones_have_no_id(min
 def test_a_transaction_and_its_database_have_the_same_members() -> None:
     with fdbqueue.open("memory:") as db:
         tr = db.create_transaction()
-        own = own_process(tr)
-        assert own == own_process(db) != b""
-        assert set_mark(tr, b"one")
-        assert has_mark(db, own, b"one")
-        assert not process_is_dead(db, own)
+        own = members_of(tr).own_id()
+        assert own == members_of(db).own_id() != b""
+        assert members_of(tr).mark(b"one")
+        assert members_of(db).has_mark(own, b"one")
+        assert not members_of(db).is_dead(own)
 
 
 def test_a_database_without_members_knows_no_process() -> None:
     db: Any = object()
-    assert own_process(db) == b""
-    assert not process_is_dead(db, bytes(10))
-    assert not set_mark(db, b"one")
-    assert not has_mark(db, bytes(10), b"one")
+    assert members_of(db).own_id() == b""
+    assert not members_of(db).is_dead(bytes(10))
+    assert not members_of(db).mark(b"one")
+    assert not members_of(db).has_mark(bytes(10), b"one")

@@ -20,12 +20,11 @@ from msgspec.structs import replace
 
 from fdbqueue import FormatError, Position
 from fdbqueue.engine.api import ReadTransaction
-from fdbqueue.lowlevel import KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
+from fdbqueue.lowlevel import NO_NOTES, KeyValue, Steps, Transaction, new_random, pack, rows, started, value_of
 from fdbqueue.stored.counters import unsigned
-from fdbqueue.stored.settings import refuse_old_name
+from fdbqueue.stored.settings import check_renamed
 
 from ...common.handlers import fields
-from ...leases.transitions import ERROR_BYTES, cut
 from ..session.records import (
     GateRecord,
     SessionPointer,
@@ -102,7 +101,7 @@ class Gates:
         except (TypeError, ValueError) as error:
             name = name_of(session.name)
             _log.exception("The session %r is blocked.", name, extra=fields(self._line.items, session=name))
-            return replace(record, gates=(), blocked=cut(str(error), ERROR_BYTES))
+            return replace(record, gates=(), blocked=NO_NOTES.cut_error(str(error)))
 
     # --- the slots of one pointer
 
@@ -194,7 +193,7 @@ class Gates:
         Args:
             limit: the limit; None: that of the function `gates`.
         """
-        await refuse_old_name(tr, self._line.layout)
+        await check_renamed(tr, self._line.layout)
         record = await self._record(tr, gate) or GateRecord()
         wanted = record.default if limit is None else limit
         held, moved = record.held, 0

@@ -32,16 +32,15 @@ from fdbqueue.lowlevel import (
     value_of,
     with_notes,
 )
-from fdbqueue.moves.admission import is_marked, mark_smart
-from fdbqueue.moves.taking import removed_if_over
+from fdbqueue.moves.admission import ask_smartness
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.known import LOOK_SECONDS
-from fdbqueue.stored.looks import look
 from fdbqueue.writes.appending import append_item
 
 from ...common.handlers import fields
 from ...leases import Disposition
 from ...leases.timers import due_timers
-from ...leases.transitions import ERROR_BYTES, Retry, Transitions, at_rest, cut
+from ...leases.transitions import Retry, Transitions
 from ..session.lease import Turn
 from ..session.records import (
     DAMAGED,
@@ -229,7 +228,7 @@ class Line:
         try:
             attempt = turn.session.notes(turn.pointer.current, value).attempt + 1
         except FormatError as unreadable:  # as if a worker could not read it
-            turn.record = replace(turn.record, blocked=cut(str(unreadable), ERROR_BYTES))
+            turn.record = replace(turn.record, blocked=NO_NOTES.cut_error(str(unreadable)))
             return await self.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         delay_us = (await self.rules.retry.known(tr)).delay_us_in_any_case(attempt)
         return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
@@ -248,7 +247,7 @@ class Line:
     def _put_aside(self, moves: PointerMoves, packed: bytes, stored: bytes, error: FormatError) -> None:
         notes = self.notes(packed, stored)
         moves.leave_leased(packed, notes)
-        told = at_rest(notes, error=cut(str(error), ERROR_BYTES), died_at_us=self.leases.now_us())
+        told = notes.at_rest(error=NO_NOTES.cut_error(str(error)), died_at_us=self.leases.now_us())
         moves.put_aside(packed, with_notes(stored, told))
         _log.error("A session of %r can't be worked on. %s", self.items, error, extra=fields(self.items))
 
@@ -308,19 +307,19 @@ class Line:
             notes,
             attempt=notes.attempt + 1,
             consumer=turn.notes.consumer,
-            error=cut(error, ERROR_BYTES - sum(map(len, notes.beside))),
+            error=notes.cut_error(error),
         )
         if delay_us is None:
             delay_us = policy.delay_us(failed.attempt)  # before the first write: a policy may raise
         own = SessionMoves(tr, session, now_us)
         gone = head.without({session.layout.available.key(packed)})
         used = turn.pointer.used + 1
-        if removed_if_over(own, packed, stored, notes, now_us):
+        if Takes.removed_if_over(own, packed, stored, notes, now_us):
             own.leave_available(packed, notes)
             fate = Disposition.expired
         elif policy.is_last(failed.attempt):
             own.leave_available(packed, notes)
-            own.enter_dead(packed, stored, at_rest(failed, died_at_us=now_us))
+            own.enter_dead(packed, stored, failed.at_rest(died_at_us=now_us))
             fate, gone.dead = Disposition.dead, True
             if self.rules.blocks:
                 turn.record = replace(turn.record, blocked=failed.error or "Its item failed for the last time.")
@@ -455,13 +454,8 @@ async def enter_sessions(tr: Transaction, line: Line, queue: Queue, *, smart: bo
         ChecksBypassed: the queue has a quota. Or its sessions make smart checks, and these items pass none.
     """
     await register(tr, queue.layout)
-    layout, known = line.layout, line.layout.known
-    if known.is_plain is smart or not known.relies(tr):
-        await look(tr, layout)
-        if smart and known.is_plain:
-            mark_smart(tr, layout)
-        elif not smart and not known.is_plain and await is_marked(tr, layout):
-            raise bypassed(queue)
+    if not await ask_smartness(tr, line.layout, smart=smart):
+        raise bypassed(queue)
 
 
 async def enter_session(tr: Transaction, line: Line, queue: Queue, name: bytes, level: int) -> SessionEntry:

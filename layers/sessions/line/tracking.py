@@ -28,7 +28,7 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.moves.ends import pull
-from fdbqueue.moves.taking import is_over
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.shapes import Due
 
@@ -109,7 +109,7 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
     own = SessionMoves(tr, session, now_us)
     notes, is_readable = (await own.read_notes({packed: stored}))[packed]
     if (kind in (Due.GO, Due.DROP) and not (notes.held and delayed.present())) or (
-        kind == Due.TTL and not is_over(stored, notes, now_us)
+        kind == Due.TTL and not Takes.is_over(stored, notes, now_us)
     ):
         return True
     if available.present() and record.pointer:

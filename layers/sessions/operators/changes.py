@@ -9,11 +9,10 @@ from msgspec.structs import replace
 from fdbqueue import CodecError, FormatError, OtherCodec, Position
 from fdbqueue.engine.api import ReadTransaction
 from fdbqueue.lowlevel import KeyValue, Transaction, pack, rows, value_of
-from fdbqueue.moves.ends import reopen as reopen_outcome
-from fdbqueue.moves.moves import as_new
+from fdbqueue.moves.ends import OutcomeRecord
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.items import salvaged_notes
-from fdbqueue.stored.settings import refuse_old_name
+from fdbqueue.stored.settings import check_renamed
 
 from ..line.line import Line
 from ..line.mending import is_whole, written_again
@@ -40,7 +39,7 @@ class Operating:
         session = self._line.session(name)
         record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None:
-            await refuse_old_name(tr, self._line.layout)
+            await check_renamed(tr, self._line.layout)
         if record is not None and record.generation:
             session = self._line.session(name, record.generation)
         return session, record
@@ -116,9 +115,9 @@ class Operating:
         for row in found:
             packed = session.layout.dead.packed(row.key)
             notes = session.notes(packed, row.value)
-            await reopen_outcome(tr, session.home, session.address(packed), as_new(notes))
+            await OutcomeRecord.reopen(tr, session.home, session.address(packed), notes.as_new())
             moves.leave_dead(packed)
-            moves.enter_available(packed, row.value, as_new(notes))
+            moves.enter_available(packed, row.value, notes.as_new())
             moves.set_dependent(packed, notes)
         moves.finish()
         if record is not None and record.asleep_until_us and found:

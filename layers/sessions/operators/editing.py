@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
-from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -34,11 +33,9 @@ from fdbqueue.lowlevel import (
     value_of,
     verb,
 )
-from fdbqueue.moves.moves import cut_error
 from fdbqueue.stored.items import salvaged_notes
 from fdbqueue.stored.positions import rank_of
-from fdbqueue.verbs.by_position import in_batches, packed_position, packed_positions, reschedule_of, update_of
-from fdbqueue.verbs.editing import EditPlan, ItemChange, Unchanged, cancel_one
+from fdbqueue.verbs.editing import EditPlan, ItemChange, Unchanged
 
 from ..line.line import Line, PointerMoves
 from ..line.tracking import named_by
@@ -108,7 +105,7 @@ class OfSession(Editing[Any]):
     def _after(self, one: Standing, notes: Notes, change: ItemChange, now_us: int) -> tuple[str, Notes]:
         if self._holder is not None:
             consumer = self._holder.notes.consumer or "a consumer"
-            notes = replace(notes, error=cut_error(f"It was {change.verb} while {consumer} had it.", notes))
+            notes = replace(notes, error=notes.cut_error(f"It was {change.verb} while {consumer} had it."))
         state, notes = super()._after(one, notes, change, now_us)
         if state == "dead":
             return state, notes
@@ -175,7 +172,7 @@ class SessionEditing(Editing[Any]):
         for session, one, holder in unique:
             own = SessionMoves(tr, session, now_us)
             found = await own.read_notes({one.packed: one.stored})
-            cancel_one(own, one, found[one.packed], None if holder is None else holder.notes)
+            own.cancel(one, found[one.packed], None if holder is None else holder.notes)
             await own.settle()
             own.finish()
             await self.see_to_the_line(tr, session, one, now_us, ends_wait=True)
@@ -352,16 +349,16 @@ class Items(Generic[V]):
         *Conflicts:* in a transaction, with every change of the item, and with leases of the session. *Cost:* three
         rounds of reads.
         """
-        places = [packed_position(position, "get")]
-        return (await in_batches(self.queue, tr, places, self._at(session, places).get, reads=True))[0]
+        places = [Editing.place_of(position, "get")]
+        return (await self._at(session).get_all(tr, places))[0]
 
     @verb
     async def get_many(
         self, tr: Transaction | Database, session: SessionName, positions: Iterable[Position]
     ) -> list[StoredItem[V] | None]:
         """Return the items at positions of a session, in their order; otherwise as `get`, for each."""
-        places = packed_positions(positions, "get_many")
-        return await in_batches(self.queue, tr, places, self._at(session, places).get, reads=True)
+        places = Editing.places_of(positions, "get_many")
+        return await self._at(session).get_all(tr, places)
 
     @verb
     async def cancel(self, tr: Transaction | Database, session: SessionName, position: Position) -> bool:
@@ -374,7 +371,7 @@ class Items(Generic[V]):
 
         *Conflicts:* as `pause`. *Cost:* about ten reads and writes.
         """
-        return (await self._cancel_at(tr, session, [packed_position(position, "cancel")]))[0]
+        return (await self._cancel_at(tr, session, [Editing.place_of(position, "cancel")]))[0]
 
     @verb
     async def cancel_many(
@@ -384,7 +381,7 @@ class Items(Generic[V]):
 
         It returns False for a position that is given again.
         """
-        return await self._cancel_at(tr, session, packed_positions(positions, "cancel_many"))
+        return await self._cancel_at(tr, session, Editing.places_of(positions, "cancel_many"))
 
     @verb
     async def update(
@@ -403,8 +400,8 @@ class Items(Generic[V]):
 
         *Conflicts:* and *Cost:* as `cancel`.
         """
-        change = update_of(self.editing(), value, headers)
-        return (await self._change(tr, session, [packed_position(position, "update")], change, None))[0]
+        change = self.editing().updated(value, headers)
+        return (await self._change(tr, session, [Editing.place_of(position, "update")], change, None))[0]
 
     @verb
     async def update_many(
@@ -417,8 +414,8 @@ class Items(Generic[V]):
         headers: Mapping[str, Any] | None = None,
     ) -> list[Position | None]:
         """Give the items at positions of a session the same new value, or the same headers; otherwise as `update`."""
-        change = update_of(self.editing(), value, headers)
-        return await self._change(tr, session, packed_positions(positions, "update_many"), change, None)
+        change = self.editing().updated(value, headers)
+        return await self._change(tr, session, Editing.places_of(positions, "update_many"), change, None)
 
     @verb
     async def reschedule(
@@ -452,7 +449,7 @@ class Items(Generic[V]):
         *Conflicts:* and *Cost:* as `cancel`.
         """
         change = self._rescheduled(delay, at, level)
-        return (await self._change(tr, session, [packed_position(position, "reschedule")], change, level))[0]
+        return (await self._change(tr, session, [Editing.place_of(position, "reschedule")], change, level))[0]
 
     @verb
     async def reschedule_many(
@@ -467,7 +464,7 @@ class Items(Generic[V]):
     ) -> list[Position | None]:
         """Make the items at positions of a session available at another time, or give them a level; as `reschedule`."""
         change = self._rescheduled(delay, at, level)
-        return await self._change(tr, session, packed_positions(positions, "reschedule_many"), change, level)
+        return await self._change(tr, session, Editing.places_of(positions, "reschedule_many"), change, level)
 
     def level_of(self, level: int | None) -> int:
         """Return a level of these sessions; the last one for None.
@@ -480,13 +477,11 @@ class Items(Generic[V]):
             raise ValueError(f"A level of these sessions is an integer from 0 to {self.levels - 1}, not {level!r}.")
         return rank
 
-    def _at(self, session: SessionName, places: list[bytes], level: int | None = None) -> SessionEditing:
-        editing = SessionEditing(self.line, pack_name(session), level=level)
-        editing.check(places)
-        return editing
+    def _at(self, session: SessionName, level: int | None = None) -> SessionEditing:
+        return SessionEditing(self.line, pack_name(session), level=level)
 
     def _cancel_at(self, tr: Transaction | Database, session: SessionName, places: list[bytes]) -> Steps[list[bool]]:
-        return in_batches(self.queue, tr, places, self._at(session, places).cancel, again=False)
+        return self._at(session).cancel_all(tr, places)
 
     def _change(
         self,
@@ -496,10 +491,10 @@ class Items(Generic[V]):
         change: ItemChange,
         level: int | None,
     ) -> Steps[list[Position | None]]:
-        return in_batches(self.queue, tr, places, partial(self._at(session, places, level).change, change=change))
+        return self._at(session, level).change_all(tr, places, change)
 
     def _rescheduled(self, delay: float | None, at: float | None, level: int | None) -> ItemChange:
         self.level_of(level)
         if level is not None and delay is None and at is None:
             return self.editing().changed("rescheduled")
-        return reschedule_of(self.editing(), delay, at, None)
+        return self.editing().rescheduled(delay, at, None)

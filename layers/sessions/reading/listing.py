@@ -186,7 +186,7 @@ class Listing:
         session = self._line.session(name)
         found = await rows(tr.snapshot, session.record_key, session.record_key + b"\x00", limit=1)
         if not found:
-            await check_renamed(tr, self._line.layout)
+            await check_renamed(tr.snapshot, self._line.layout)
             return None
         record = unpack_record(self._line.items.layout, found[0].key, found[0].value)
         session = self._line.session(name, record.generation)
@@ -252,7 +252,7 @@ class Listing:
         """
         stats = await read_session_stats(tr, self._line.keys)
         if not stats.enqueued:
-            await check_renamed(tr, self._line.layout)
+            await check_renamed(tr.snapshot, self._line.layout)
         return stats
 
     def browse_gates(self, tr: Transaction | Database, *, begin: bytes, limit: int | None) -> Browser[GateInfo]:
@@ -271,7 +271,7 @@ class Listing:
         recording, counting = tr.snapshot.get(keys.gate(gate)), tr.snapshot.get(keys.waiters(gate))
         stored, waiters = await value_of(recording), await value_of(counting)
         if not stored.present():
-            await check_renamed(tr, self._line.layout)
+            await check_renamed(tr.snapshot, self._line.layout)
             return None
         layout = self._line.items.layout
         record = unpack_gate_record(layout, keys.gate(gate), bytes(stored))

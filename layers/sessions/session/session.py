@@ -29,7 +29,7 @@ from fdbqueue.lowlevel import (
     started,
     value_of,
 )
-from fdbqueue.moves.taking import EXPIRED_LIMIT, Takes, remove, taken_at_once
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.known import RAW, Look, Registration
@@ -281,7 +281,7 @@ class Session:
             head.rows
             and not head.timers
             and head.wake_at_us is None
-            and taken_at_once(self.queue, head.rows[0].value, now_us)
+            and Takes.at_once(self.queue, head.rows[0].value, now_us)
         ):
             return head  # nothing to fire or to remove, as in most sessions
         moves, takes = SessionMoves(tr, self, now_us), self.takes(tr, now_us)
@@ -293,7 +293,7 @@ class Session:
                 await fire_due(tr, self.layout, moves, fireable, now_us=now_us, retry=Retry(self.layout))
                 head = await self._look_beside(tr, held)
             more = moves.any and len(due) >= limit
-            for _ in range(EXPIRED_LIMIT):
+            for _ in range(Takes.EXPIRED_LIMIT):
                 verdicts = await takes.judge(head.rows[:1], (False,))
                 if not verdicts or verdicts[0].fate == "take":
                     break
@@ -301,7 +301,7 @@ class Session:
                 packed = self.layout.available.packed(row.key)
                 tr.add_read_conflict_key(self.mark(packed))
                 tr.add_read_conflict_key(row.key)  # another slot, or a sweep, may remove it too
-                remove(moves, verdicts[0], packed, cleared=False)
+                verdicts[0].remove(moves, packed, cleared=False)
                 head = await self._look_beside(tr, held)
             else:
                 head.rows, more = [], True
@@ -323,7 +323,7 @@ class Session:
 
         *Conflicts:* with a cancel of its group. *Cost:* one read, if it has a group.
         """
-        return not taken_at_once(self.queue, row.value, now_us) and await self.takes(tr, now_us).is_out(row)
+        return not Takes.at_once(self.queue, row.value, now_us) and await self.takes(tr, now_us).is_out(row)
 
     async def _look_beside(self, tr: Transaction, held: frozenset[bytes]) -> SessionHead:
         head = await self.look(tr, limit=1 + len(held))

@@ -20,8 +20,10 @@ from fdbqueue import (
 )
 from fdbqueue.engine.blocking import in_thread
 from fdbqueue.lowlevel import (
+    NO_NOTES,
     STATES,
     Database,
+    Editing,
     Layout,
     Notes,
     Steps,
@@ -38,17 +40,16 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.moves.ends import encode_result
-from fdbqueue.moves.taking import check_predicate
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.settings import check_renamed
-from fdbqueue.verbs.editing import Unchanged, why_lost
+from fdbqueue.verbs.editing import Unchanged
 
 from ...leases import Disposition, Lease
 from ...leases import Done as ItemDone
 from ...leases.enqueueing import Encoded
 from ...leases.holding import mostly_lost
 from ...leases.lease import seconds_or_none, this_consumer
-from ...leases.transitions import ERROR_BYTES, cut
 from ..line.line import Line, PointerMoves, bypassed, enter_session, enter_sessions
 from ..session.lease import (
     Begun,
@@ -112,7 +113,7 @@ class Working(Generic[V]):
             await self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=""))
         except (FormatError, CodecError, CheckFailed) as error:
             if not isinstance(error, OtherCodec):
-                blocked = cut(str(error), ERROR_BYTES)
+                blocked = NO_NOTES.cut_error(str(error))
                 await self._queue.transact(tr, partial(self._part, pointer=pointer, blocked=blocked))
             elif is_database(tr):  # the session is whole, and this object is not made for it
                 await self._line.leases.snooze.steps(tr, pointer, delay=0.0)
@@ -144,7 +145,7 @@ class Working(Generic[V]):
             notes = notes_of(row.value)
         except FormatError as error:
             raise session.layout.unreadable_item(pack(item.position), error) from error
-        check_predicate(self._queue, item, notes, self._line.leases.now_us)
+        Takes.check_taken(self._queue, item, notes, self._line.leases.now_us)
         return SessionLease(
             item.position,
             item.value,
@@ -189,7 +190,7 @@ class Working(Generic[V]):
 
     async def block(self, db: Database, pointer: Lease[Held], reason: str) -> None:
         """Block a session, and end its lease. Its items stay where they are."""
-        body = partial(self._part, pointer=pointer, blocked=cut(reason, ERROR_BYTES) or "It can't be worked on.")
+        body = partial(self._part, pointer=pointer, blocked=NO_NOTES.cut_error(reason) or "It can't be worked on.")
         await self._queue.transact(db, body)
 
     async def _part(self, tr: Transaction, pointer: Lease[Held], blocked: str) -> None:
@@ -356,7 +357,7 @@ class Working(Generic[V]):
     async def why_taken(self, tr: Transaction, session: Session, places: Sequence[bytes]) -> str:
         """Return how a call by position took away the first of some items that was in progress; "" if none did."""
         outcomes = {packed: session.home.completions.key(session.address(packed)) for packed in places}
-        reasons = await why_lost(tr, session.layout, outcomes)
+        reasons = await Editing.why_lost(tr, session.layout, outcomes)
         return next((reasons[packed] for packed in places if packed in reasons), "")
 
     async def why_changed(self, tr: Transaction, session: Session, packed: bytes) -> str:
@@ -614,7 +615,7 @@ class Working(Generic[V]):
         """
         value = await value_of(tr.get(key))
         if not value.present():
-            await check_renamed(tr, self._line.layout)
+            await check_renamed(tr.snapshot, self._line.layout)
             return None
         await self._states.check_read(tr)
         return self.decoded_state(bytes(value))

@@ -10,8 +10,8 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Disposition, Lease, LeaseHandle, Leases
-from fdbqueue.layers.leases import taking as _taking
 from fdbqueue.layers.leases.timers import FIRE_LIMIT
+from fdbqueue.moves.taking import Takes
 from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.clock import Clock
 from tests.helpers.leasing import fill, lease_of
@@ -321,7 +321,7 @@ def test_a_callers_transaction_finds_the_item_behind_many_expired_ones(
     db: Any, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = 50  # the real limit takes a busy machine nearly the five seconds of a transaction
-    monkeypatch.setattr(_taking, "EXPIRED_LIMIT", few)
+    monkeypatch.setattr(Takes, "EXPIRED_LIMIT", few)
     leases.enqueue_many(db, [b"over"] * (2 * few + FIRE_LIMIT), ttl=1)
     leases.enqueue(db, b"alive")
     clock.now += 2

@@ -15,8 +15,9 @@ from fdbqueue import CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, _resend, capacity
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, MessageType, Replace, SmartQueue, capacity
 from fdbqueue.layers.smart._resend import Copy
+from fdbqueue.moves.taking import Takes
 from tests.helpers.clock import Clock
 from tests.helpers.copies import FRAME, RECEIVED, WAIT, fetch, frame, numbers, registered
 from tests.helpers.faults import FaultyDatabase
@@ -94,7 +95,7 @@ def test_more_timers_than_one_transaction_settles_are_settled_before_the_first_c
 def test_many_expired_items_are_removed_in_several_transactions(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_resend, "EXPIRED_LIMIT", 3)
+    monkeypatch.setattr(Takes, "EXPIRED_LIMIT", 3)
     smart = registered(smart_queue(space, MessageType("frame", sees=NOTHING, expires=lambda data: data["n"] < 7)), db)
     smart.enqueue_many(db, [frame(n) for n in range(9)])
     counting = FaultyDatabase(db, lambda: None)

@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         "nothing says that the sessions make checks",
-        ENTERING,
-        (("            mark_smart(tr, layout)\n", "            pass\n"),),
+        "fdbqueue/moves/admission.py",
+        (("        mark_smart(tr, layout)\n    elif", "        pass\n    elif"),),
     ),
 )

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, Position, Queue
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.taking import Allotment
@@ -280,7 +280,7 @@ def test_a_request_in_front_that_has_expired_is_removed_and_what_fell_to_it_fall
 def test_a_request_in_front_of_a_process_that_has_ended_is_removed_at_once(
     db: Any, queue: Queue, leases: Leases, clock: Clock
 ) -> None:
-    place = own_process(db)[:2]  # of this process among the members: whoever had it before has ended
+    place = members_of(db).own_id()[:2]  # of this process among the members: whoever had it before has ended
     register(db, queue, clock, process=place + b"an older")
     queue.enqueue_many(db, ["a", "b"])
     assert value(StagedQueue(leases).dequeue(db)) == "a"

@@ -17,7 +17,7 @@ from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.embedded.client.database import Database
 from fdbqueue.engine.embedded.client.transaction import Transaction
-from fdbqueue.engine.optional import own_process
+from fdbqueue.engine.optional import members_of
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Consumer, Sessions, Subscriptions
@@ -306,7 +306,7 @@ def test_a_taken_item_stays_with_its_process(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     staged, lease, _ = granted(db, queue, leases, clock, monkeypatch)
-    if not own_process(db):
+    if not members_of(db).own_id():
         wait_until(lambda: own_left_behind(queue, db) == [])  # a cluster is told in the background
     clock.now += TAKE_SECONDS + 0.001
     assert leases.reclaim(db).reclaimed == ()
@@ -320,7 +320,7 @@ def test_the_end_of_a_taken_lease_counts(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     granted(db, queue, leases, clock, monkeypatch)
-    if not own_process(db):
+    if not members_of(db).own_id():
         wait_until(lambda: own_left_behind(queue, db) == [])
     clock.now += 31
     _, lease = leases.lease(db), leases.lease(db)
@@ -342,7 +342,9 @@ def test_without_members_a_slow_handler_costs_a_commit_in_the_background(
 def test_a_request_without_a_process_is_taken_by_a_commit_in_the_background(
     db: Any, queue: Queue, leases: Leases, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fdbqueue.layers.staged.requests.own_process", lambda tr: b"")  # too many have the folder open
+    monkeypatch.setattr(
+        "fdbqueue.engine.embedded.store.members.Members.own_id", lambda _: b""
+    )  # too many have the folder open
     granted(db, queue, leases, clock, monkeypatch)
     wait_until(lambda: own_left_behind(queue, db) == [])
     clock.now += TAKE_SECONDS + 0.001
@@ -559,4 +561,4 @@ def test_an_item_that_kills_its_process_at_once_becomes_a_dead_letter(
         seen.append(begun.get(timeout=30))
     attempts = sorted(attempt for item, attempt in seen if item == "poison")
     # Without marks a process that dies at once may not be known to have taken its first grant.
-    assert attempts == [1, 2, 3] or (not own_process(db) and attempts == [1, 1, 2, 3])
+    assert attempts == [1, 2, 3] or (not members_of(db).own_id() and attempts == [1, 1, 2, 3])

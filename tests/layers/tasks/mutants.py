@@ -44,7 +44,8 @@ MUTANTS = (
         LANE,
         (
             (
-                "                remove_outcome(tr, home, packed, read_record(home, key, bytes(noted)).until_us)\n",
+                ("                OutcomeRecord.remove(tr, home, packed, OutcomeRecord.read(home, key, bytes(noted))"
+                ".until_us)\n"),
                 "                pass\n",
             ),
         ),

@@ -295,7 +295,7 @@ def test_schedules(db: Any, app: Any) -> None:
         app.periodic(every=5)(work)
     with pytest.raises(TypeError, match="other arguments"):
         app.periodic(every=5)(app.task(named))
-    with pytest.raises(TypeError, match="A schedule is named by a text"):
+    with pytest.raises(TypeError, match="A schedule is named by a str"):
         app.periodic(every=5, name=7)(task)
     with pytest.raises(TypeError, match="of another app"):
         app.periodic(every=5)(Tasks("another").task(work))

@@ -33,7 +33,7 @@ from fdbqueue.layers.staged import RelaxedHead
 from fdbqueue.layers.staged.delivery import HeadDelivery
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.lowlevel import Notes, headers_of, rows
-from fdbqueue.moves import taking
+from fdbqueue.moves.taking import Takes
 from tests.helpers.clock import Clock
 from tests.helpers.copies import FRAME, frame, registered
 from tests.helpers.faults import FaultyDatabase
@@ -49,12 +49,12 @@ ITEMS = (("a", None), ("b", OVER), ("c", OVER), ("d", None), ("e", OVER))
 @pytest.fixture
 def rule(monkeypatch: pytest.MonkeyPatch) -> None:
     """Add a rule: an item with the header "over" is over."""
-    was = taking.is_over
+    was = Takes.is_over
 
     def is_over(stored: bytes, notes: Notes, now_us: int) -> bool:
         return was(stored, notes, now_us) or "over" in headers_of(stored)
 
-    monkeypatch.setattr(taking, "is_over", is_over)
+    monkeypatch.setattr(Takes, "is_over", staticmethod(is_over))
 
 
 def filled(db: Any, queue: Any) -> Any:
@@ -335,6 +335,7 @@ ROOM = "fdbqueue/moves/taking.py"
 ASKED_ELSEWHERE = {
     ("is_over", "layers/smart/check_runner.py"),  # a check of a queued item, which nobody takes
     ("is_over", "layers/sessions/line/tracking.py"),  # the timer of one item
+    ("is_cancelled", "fdbqueue/moves/moves.py"),  # the group of an item that comes back
     ("is_cancelled", "layers/consumer/_holds.py"),  # an item that is leased, and not begun
 }
 """The questions that are asked about one item, which no head has, and the modules that ask."""
@@ -345,8 +346,8 @@ WORDS = ("is_over", "is_cancelled", "ttl_at_us")
 def questions(tree: ast.AST) -> Iterator[str]:
     """Yield what a module asks that only the room decides."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module == "fdbqueue.moves.taking":
-            yield from (alias.name for alias in node.names if alias.name in WORDS)
+        if isinstance(node, ast.Attribute) and (node.attr == "is_cancelled" or ast.unparse(node) == "Takes.is_over"):
+            yield node.attr
         if isinstance(node, ast.Compare) and any(isinstance(one, ORDERED) for one in node.ops):
             named = [getattr(one, "attr", getattr(one, "id", "")) for one in (node.left, *node.comparators)]
             yield from (name for name in named if name == "ttl_at_us")
@@ -367,7 +368,7 @@ def test_no_other_module_decides_whether_an_item_is_over(repository: Path) -> No
 
 def test_the_search_for_questions_finds_them() -> None:
     asked = (
-        "from fdbqueue.moves.taking import is_over",
+        "Takes.is_over(stored, notes, now)",
         "0 < notes.ttl_at_us <= now",
         "getattr(codec, 'is_over', None)",
     )
