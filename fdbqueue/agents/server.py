@@ -216,7 +216,7 @@ class AgentServer:
         self._listen, self._tls, self._access = listen, tls, access
         self._everybody, self._reuse_port = everybody, reuse_port
         limits = Limits() if limits is None else limits
-        self.shared = ServerState(self.queue_of, limits, InFlight(limits.in_flight), wait)
+        self.shared = ServerState(self._queue_of, limits, InFlight(limits.in_flight), wait)
         self._at_hand: OrderedDict[int, AgentQueue] = OrderedDict()
         self.served: set[Connection] = set()
         self.handshakes: set[TlsLayer] = set()
@@ -309,7 +309,7 @@ class AgentServer:
         if not self.served and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
 
-    def queue_of(self, type: int) -> AgentQueue | None:
+    def _queue_of(self, type: int) -> AgentQueue | None:
         known = self._at_hand.get(type)
         if known is not None:
             self._at_hand.move_to_end(type)

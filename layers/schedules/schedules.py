@@ -343,12 +343,12 @@ class Schedules(Named):
         for plan in plans:
             record = known.get(plan.name)
             while record is not None and not record.paused and record.next_us <= self._now_us():
-                record = await self.queue.transact(db, partial(self.fire_plan, plan=plan))
+                record = await self.queue.transact(db, partial(self._fire, plan=plan))
             if record is not None and not record.paused:
                 next_us = min(next_us, record.next_us)
         return None if next_us == NEVER_US else max(0.0, (next_us - self._now_us()) / 1e6)
 
-    async def fire_plan(self, tr: Transaction, plan: Plan) -> ScheduleRecord | None:
+    async def _fire(self, tr: Transaction, plan: Plan) -> ScheduleRecord | None:
         stored = await value_of(tr.get(self._key(plan.name)))  # of two workers that read it, one commits
         record = self._decoded(plan.name, stored) if stored.present() else None
         now_us = self._now_us()

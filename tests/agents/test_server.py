@@ -275,7 +275,7 @@ def test_the_client_that_waits_longest_gets_the_next_data(db: Any, space: Subspa
     async def body() -> None:
         async with serving(db, space, wait=30.0) as server:
             waiting: list[Agent] = []
-            queue = server.queue_of(5)
+            queue = server.shared.queue_of(5)
             assert queue is not None
             for _ in range(3):
                 waiting.append(await Agent.at(server))

@@ -68,8 +68,8 @@ MUTANTS = (
         (
             ("        tr.set(self._key(plan.name), _encode(moved))\n", "        self._later = moved\n"),
             (
-                "record = await self.queue.transact(db, partial(self.fire_plan, plan=plan))\n",
-                ("record = await self.queue.transact(db, partial(self.fire_plan, plan=plan))\n"
+                "record = await self.queue.transact(db, partial(self._fire, plan=plan))\n",
+                ("record = await self.queue.transact(db, partial(self._fire, plan=plan))\n"
                 "                if hasattr(self, '_later'):\n"
                 "                    db[self._key(plan.name)] = _encode(self.__dict__.pop('_later'))\n"),
             ),

@@ -78,7 +78,7 @@ def test_of_two_workers_at_the_same_tick_one_enqueues_it(db: Any, space: Subspac
     clock.now += MINUTE
     first, second = db.create_transaction(), db.create_transaction()
     for tr, program in ((first, one), (second, two)):
-        run(program.app.schedules.fire_plan(tr, program.app.plans[0]))
+        run(program.app.schedules._fire(tr, program.app.plans[0]))
     first.commit().wait()
     with pytest.raises(FDBError) as conflict:
         second.commit().wait()
@@ -93,7 +93,7 @@ def test_a_process_that_was_stopped_in_between_enqueues_nothing_twice(db: Any, s
     one.start(db)
     clock.now += MINUTE
     stopped = db.create_transaction()  # it has read and written, and now it is stopped
-    run(two.app.schedules.fire_plan(stopped, two.app.plans[0]))
+    run(two.app.schedules._fire(stopped, two.app.plans[0]))
     for _ in range(3):
         one.tick(db)
         clock.now += MINUTE

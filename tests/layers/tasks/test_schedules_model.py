@@ -77,7 +77,7 @@ class World:
             self.apps[given].schedules.fire(self.db, self.apps[given].plans)
         elif what == "begin":
             tr = self.db.create_transaction()
-            run(self.apps[given].schedules.fire_plan(tr, self.apps[given].plans[0]))
+            run(self.apps[given].schedules._fire(tr, self.apps[given].plans[0]))
             self.stopped[given] = tr
         elif what == "end":
             if (tr := self.stopped.pop(given, None)) is not None:
