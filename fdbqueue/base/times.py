@@ -58,7 +58,7 @@ HELD_US = 2_000_000_000_000_000_000
 
 def seconds_or_none(at_us: int) -> float | None:
     """Return a stored time in seconds; None if it was never set, is that of a held item, or the latest one."""
-    return at_us / 1e6 if 0 < at_us < LONGEST_SECONDS * 1e6 else None
+    return at_us / 1e6 if 0 < at_us < HELD_US else None
 
 
 def check_number(seconds: object, name: str, besides: str = "") -> None:
