@@ -295,3 +295,8 @@ def _is_number(value: object) -> bool:
 def _is_told(value: object) -> bool:
     """Return whether a column needs to show this value."""
     return value is not None and value not in ("", {}, (), [])
+
+
+def cut(text: str, size_bytes: int) -> str:
+    """Return the part of a text that fits into so many bytes."""
+    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")

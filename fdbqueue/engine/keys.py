@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import struct
 import sys
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import fdb.tuple as tuple  # under the binding's own name
 from fdb.tuple import SingleFloat, Versionstamp, pack, pack_with_versionstamp, unpack
 
+Elements: TypeAlias = builtins.tuple[Any, ...]
+"""What a tuple of keys has: None, bool, int, float, str, bytes, UUID, a versionstamp, or such a tuple."""
+
 if TYPE_CHECKING:
     from builtins import tuple as _tuple
-
-    Elements: TypeAlias = _tuple[Any, ...]
-    """What a tuple of keys has: None, bool, int, float, str, bytes, UUID, a versionstamp, or such a tuple."""
 
     class Subspace:
         """The binding's own class, declared here because it has no type annotations."""

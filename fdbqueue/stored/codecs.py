@@ -27,6 +27,7 @@ import msgspec
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.base.typed import decoder
+from fdbqueue.engine.keys import Elements
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.errors import CodecError
 from fdbqueue.stored.lossless import refuse_if_changed
@@ -227,8 +228,8 @@ class TupleCodec:
         packed: bytes = fdb_tuple.pack(value)
         return packed
 
-    def decode(self, data: bytes) -> tuple[Any, ...]:
-        unpacked: tuple[Any, ...] = fdb_tuple.unpack(data)
+    def decode(self, data: bytes) -> Elements:
+        unpacked: Elements = fdb_tuple.unpack(data)
         return unpacked
 
 

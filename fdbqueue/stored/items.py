@@ -31,7 +31,7 @@ from typing import Annotated, Any, Final, Generic, NamedTuple, NoReturn, TypeAli
 import msgspec
 
 from fdbqueue.base.position import Position
-from fdbqueue.base.reprs import Shown
+from fdbqueue.base.reprs import Shown, cut
 from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.errors import CodecError, FormatError, ItemTooLarge
@@ -176,19 +176,8 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         return cut(error, max(0, most - self.size_beside))
 
 
-_AT_REST: dict[str, Any] = {
-    "token": b"",
-    "expires_at_us": 0,
-    "visible_at_us": 0,
-    "died_at_us": 0,
-    "subscription": "",
-    "held": False,
-}
-
-
-def cut(text: str, size_bytes: int) -> str:
-    """Return the part of a text that fits into so many bytes."""
-    return text.encode("utf-8", "replace")[:size_bytes].decode("utf-8", "ignore")
+_AT_REST: dict[str, Any] = {"token": b"", "subscription": "", "held": False}
+_AT_REST |= dict.fromkeys(("expires_at_us", "visible_at_us", "died_at_us"), 0)
 
 
 NO_NOTES = Notes()

@@ -39,7 +39,7 @@ from typing import Any, Self, TypeAlias, TypeVar, cast
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import KeySelector, KeyValue, ReadTransaction
-from fdbqueue.engine.keys import NOT_A_TUPLE, Subspace, is_within, within
+from fdbqueue.engine.keys import NOT_A_TUPLE, Elements, Subspace, is_within, within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
@@ -59,7 +59,7 @@ from fdbqueue.stored.positions import (
 from fdbqueue.stored.shapes import Shape
 
 T = TypeVar("T")
-Name: TypeAlias = str | bytes | tuple[Any, ...] | Subspace
+Name: TypeAlias = str | bytes | Elements | Subspace
 
 CATALOGUE = b"\xfdfdbqueue/queue/"
 """The begin of the keys of the catalogue."""
@@ -81,7 +81,7 @@ _TRUE = b"\x27"  # type code of True
 class Row:
     """A row of the table of keys."""
 
-    parts: tuple[Any, ...]
+    parts: Elements
     """What follows the queue's part in these keys."""
     rest: str
     """What follows these parts: names of parts in `shapes.py`."""
@@ -110,15 +110,15 @@ class _Derived:
     of: Callable[[Any], Any]
 
 
-def _place(parts: tuple[Any, ...], rest: str, value: str, by: str) -> Place:
+def _place(parts: Elements, rest: str, value: str, by: str) -> Place:
     return cast(Place, Row(parts, rest, value, by, Place))
 
 
-def _space(parts: tuple[Any, ...], rest: str, value: str, by: str) -> Subspace:
+def _space(parts: Elements, rest: str, value: str, by: str) -> Subspace:
     return cast(Subspace, Row(parts, rest, value, by, partial(Subspace, ())))
 
 
-def _key(parts: tuple[Any, ...], rest: str, value: str, by: str) -> bytes:
+def _key(parts: Elements, rest: str, value: str, by: str) -> bytes:
     return cast(bytes, Row(parts, rest, value, by))
 
 
@@ -334,7 +334,7 @@ class Layout:
         rows = keys_in_a_row(b"", index, amount, random)
         return [self.prefix + pack_integer(rank) + row for rank, row in zip(ranks, rows, strict=True)]
 
-    def parts(self, family: str, key: bytes) -> tuple[Any, ...] | None:
+    def parts(self, family: str, key: bytes) -> Elements | None:
         """Return the parts of a key of a family, behind those that all its keys have; None if the key is foreign.
 
         A position is one part. This is the one way to read a key: it raises nothing.
@@ -345,7 +345,7 @@ class Layout:
         """
         return FAMILIES[family].parts(key[len(self.prefix) + len(FAMILIES[family].packed) :])
 
-    def own_parts(self, family: str, key: bytes) -> tuple[Any, ...]:
+    def own_parts(self, family: str, key: bytes) -> Elements:
         """Return the parts of a key, as `parts`, where no foreign key can be passed by.
 
         Raises:
@@ -364,7 +364,7 @@ class Layout:
             f" {REMOVE_FOREIGN}"
         )
 
-    def own_rows(self, family: str, found: Iterable[KeyValue]) -> Iterator[tuple[tuple[Any, ...], KeyValue]]:
+    def own_rows(self, family: str, found: Iterable[KeyValue]) -> Iterator[tuple[Elements, KeyValue]]:
         """Yield the parts of the keys of a family, and their rows, without foreign keys."""
         for row in found:
             if (parts := self.parts(family, row.key)) is not None:
@@ -372,14 +372,14 @@ class Layout:
 
     async def first_own(
         self, tr: ReadTransaction, family: str, begin: bytes, end: bytes
-    ) -> tuple[tuple[Any, ...], KeyValue] | None:
+    ) -> tuple[Elements, KeyValue] | None:
         """Return the first row between two keys that is of a family, as `first_owns`; None if there is none."""
         found = await self.first_owns(tr, family, begin, end, limit=1)
         return found[0] if found else None
 
     async def first_owns(
         self, tr: ReadTransaction, family: str, begin: bytes, end: bytes, *, limit: int
-    ) -> list[tuple[tuple[Any, ...], KeyValue]]:
+    ) -> list[tuple[Elements, KeyValue]]:
         """Return the first rows between two keys that are of a family, up to `limit`.
 
         Raises:
@@ -660,7 +660,7 @@ class Family:
     shapes: tuple[Shape, ...]
     """What may follow."""
 
-    def parts(self, tail: bytes) -> tuple[Any, ...] | None:
+    def parts(self, tail: bytes) -> Elements | None:
         """Return what follows the first parts in a key; None if it is foreign."""
         for shape in self.shapes:
             parts = shape.parts(tail)
@@ -670,7 +670,7 @@ class Family:
 
 
 def _families() -> dict[str, Family]:
-    by_parts: dict[tuple[Any, ...], list[Shape]] = {}
+    by_parts: dict[Elements, list[Shape]] = {}
     for row in (*TABLE.values(), *OTHERS):
         by_parts.setdefault(row.parts, []).append(row.shape)
     made = {parts: Family(fdb_tuple.pack(parts), tuple(shapes)) for parts, shapes in by_parts.items()}
@@ -705,7 +705,7 @@ def is_own(tail: bytes) -> bool:
     )
 
 
-def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
+def name_of(prefix: bytes) -> Elements | bytes:
     """Return the key tuple of a queue's prefix; the prefix itself if it is no tuple.
 
     Other bytes than packed ones may unpack to a tuple, which names another queue.
@@ -714,7 +714,7 @@ def name_of(prefix: bytes) -> tuple[Any, ...] | bytes:
     (('abc',), b'\\x02abc')
     """
     try:
-        name: tuple[Any, ...] = fdb_tuple.unpack(prefix)
+        name: Elements = fdb_tuple.unpack(prefix)
         return name if fdb_tuple.pack(name) == prefix else prefix
     except NOT_A_TUPLE:
         return prefix
@@ -749,7 +749,7 @@ def names_above(key: bytes) -> Iterator[bytes]:
     yield from (one for one in packed if is_within(key, one))
 
 
-def described(name: tuple[Any, ...] | bytes) -> str:
+def described(name: Elements | bytes) -> str:
     """Return a queue's name as a program gives it: a tuple of one text is that text.
 
     `fdbqueue.stored.names` has the names as people type them.
@@ -759,7 +759,7 @@ def described(name: tuple[Any, ...] | bytes) -> str:
     return repr(name[0] if len(name) == 1 and isinstance(name[0], str) else name)
 
 
-def _space_of(name: tuple[Any, ...]) -> Subspace:
+def _space_of(name: Elements) -> Subspace:
     try:
         return Subspace(name)
     except UnicodeEncodeError as error:

@@ -30,11 +30,11 @@ from functools import lru_cache
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from fdbqueue.engine.keys import NOT_A_TUPLE, SingleFloat, Subspace, Versionstamp
+from fdbqueue.engine.keys import NOT_A_TUPLE, Elements, SingleFloat, Subspace, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.stored.layout import Name, name_of
 
-KeyName: TypeAlias = str | bytes | tuple[Any, ...]
+KeyName: TypeAlias = str | bytes | Elements
 """What names a session, a gate, a group or a subscription."""
 UNSEEN = frozenset(("Cc", "Cf", "Cs", "Co", "Zl", "Zp"))
 """The categories of characters that are not shown as they are."""
@@ -44,7 +44,7 @@ OBJECT = re.compile(r'\{\s*"(text|base64|prefix)"\s*:')
 """How a text begins that is an object; any other text that begins with a brace is a name itself."""
 
 
-def name_text(name: tuple[Any, ...] | bytes) -> str:
+def name_text(name: Elements | bytes) -> str:
     """Return the text of a queue's name, from its key tuple or its prefix.
 
     >>> name_text(("orders",)), name_text(("shop", 7)), name_text((b"raw",)), name_text(b"\\x02abc")
@@ -61,7 +61,7 @@ def queue_text(prefix: bytes) -> str:
     return name_text(name_of(prefix))
 
 
-def queue_word(name: tuple[Any, ...] | bytes) -> str:
+def queue_word(name: Elements | bytes) -> str:
     """Return a queue's name as an argument of a command in a shell: quoted, and never taken for an option.
 
     >>> print(queue_word(("orders",)), queue_word(("shop", 7)), queue_word(("-rf",)))

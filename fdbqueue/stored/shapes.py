@@ -20,7 +20,7 @@ from typing import Any
 
 from fdbqueue.base.arguments import check_text
 from fdbqueue.base.position import Position
-from fdbqueue.engine.keys import NOT_A_TUPLE, Versionstamp
+from fdbqueue.engine.keys import NOT_A_TUPLE, Elements, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 
 _POSITIONS = {"index, random": "position", "0, client": "place of a client", "0, group": "place of a group"}
@@ -201,7 +201,7 @@ class Shape:
         self._is_raw = names[-1:] == [RAW]
         self._checks = [_is_part(name) for name in names if name not in (NESTED, RAW)]
 
-    def parts(self, tail: bytes) -> tuple[Any, ...] | None:
+    def parts(self, tail: bytes) -> Elements | None:
         """Return the parts in the end of a key; None if it is foreign. A position is one part."""
         more: tuple[bytes, ...] = ()
         try:
@@ -234,7 +234,7 @@ def _is_part(name: str) -> Callable[[Any], bool]:
     return PARTS[name] if text == name else lambda value: bool(value == text)
 
 
-def _with_position(values: tuple[Any, ...], at: int, parts: int) -> tuple[Any, ...] | None:
+def _with_position(values: Elements, at: int, parts: int) -> Elements | None:
     """Return values with a Position in place of its two or three parts; None if they are none."""
     rank = None
     if len(values) == parts + 2:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from fdbqueue.base.arguments import check_limit
 from fdbqueue.base.reprs import MOST_ROWS, Shown, Table
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import behind, is_within
+from fdbqueue.engine.keys import Elements, behind, is_within
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.keys import within as span_within
 from fdbqueue.engine.steps import Steps, rows, run, started, value_of
@@ -51,7 +51,7 @@ _COUNTED: tuple[bytes, ...] = (
 class QueueInfo(Shown):
     """A queue, as it was when it was listed."""
 
-    name: tuple[Any, ...] | bytes
+    name: Elements | bytes
     """Its key tuple, as ``("orders",)``; its prefix, if that is no tuple. `text` is the name as a text."""
     codec: str
     """The name of its codec; "" if it is not registered."""
@@ -220,7 +220,7 @@ async def nearest(tr: Transaction | Database, layout: Layout) -> str:
     return f"Did you mean {' or '.join(map(described, near))}?" if near else ""
 
 
-def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | bytes]) -> list[tuple[Any, ...]]:
+def _nearest(own: Elements | bytes, names: Iterable[Elements | bytes]) -> list[Elements]:
     """Return the names that are most like `own`, the nearest first.
 
     They differ in one part only, and little there; or they are inside `own`, or `own` is their end.
@@ -230,7 +230,7 @@ def _nearest(own: tuple[Any, ...] | bytes, names: Iterable[tuple[Any, ...] | byt
     """
     import difflib  # nobody needs it before a name is mistyped
 
-    alike: list[tuple[float, tuple[Any, ...]]] = []
+    alike: list[tuple[float, Elements]] = []
     for name in names:
         if isinstance(own, bytes) or isinstance(name, bytes):
             continue

@@ -28,7 +28,7 @@ from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import behind, below, is_within, within
+from fdbqueue.engine.keys import Elements, behind, below, is_within, within
 from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
@@ -62,7 +62,7 @@ RESTING = ("dead", "delayed", "available")
 class RenameReport:
     """The result of a rename."""
 
-    name: tuple[Any, ...] | bytes
+    name: Elements | bytes
     """The key tuple of the new name; its prefix, if that is no tuple."""
     items: int
     """The number of items that the queue has, in all states."""

@@ -12,10 +12,10 @@ from typing import Any, Generic, TypeAlias, cast
 
 from fdbqueue import Item, Position
 from fdbqueue.base.position import check_position
+from fdbqueue.base.reprs import cut
 from fdbqueue.base.times import LONGEST_SECONDS, check_number, clock_us, seconds_or_none
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.lowlevel import Notes, Shown, V, check_text, is_database, not_negative, positive
-from fdbqueue.stored.items import cut
 
 __all__ = [
     "LONGEST_SECONDS",

@@ -11,6 +11,7 @@ from itertools import accumulate, repeat, takewhile
 from msgspec.structs import replace
 
 from fdbqueue import CodecError, FormatError, Queue
+from fdbqueue.base.reprs import cut
 from fdbqueue.engine.errors import NOT_COMMITTED
 from fdbqueue.engine.keys import behind
 from fdbqueue.engine.optional import set_rows
@@ -38,7 +39,7 @@ from fdbqueue.moves.moves import raise_high_water_mark
 from fdbqueue.moves.rescue import FoundNotes
 from fdbqueue.moves.taking import Takes, Verdict
 from fdbqueue.stored.codecs import why_buried
-from fdbqueue.stored.items import PLAIN, blob_of, cut
+from fdbqueue.stored.items import PLAIN, blob_of
 from fdbqueue.stored.places import read_payload
 from fdbqueue.stored.settings import pause_of, paused_error
 
