@@ -15,7 +15,7 @@ import fdb.fdboptions
 import pytest
 
 from fdbqueue.engine import StreamingMode, Subspace, api
-from fdbqueue.engine.embedded.client import futures, pages, read_api, transaction
+from fdbqueue.engine.embedded.client import futures, pages, reads, transaction
 from fdbqueue.engine.embedded.client.commits import Commit
 from fdbqueue.engine.embedded.client.database import Database
 from fdbqueue.engine.embedded.client.options import DatabaseOptions, TransactionOptions
@@ -27,7 +27,7 @@ CLASSES: dict[str, type] = {
     "Database": Database,
     "_TransactionCreator": Database,
     "Transaction": transaction.Transaction,
-    "TransactionRead": read_api.SnapshotReads,
+    "TransactionRead": reads.SnapshotReads,
     "Future": futures.Future,
     "FutureVoid": Commit,
     "FutureInt64": futures.FutureInt64,

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from fdbqueue.engine import FDBError, KeySelector, Subspace, strinc
+from fdbqueue.engine import FDBError, KeySelector, StreamingMode, Subspace, strinc
 from fdbqueue.engine.steps import columns, rows, run, run_async, started
 from tests.helpers.calls import entering
 from tests.helpers.counted import Counted
 
 NUMBER = 60
+READ_CONFLICTS = b"\xff\xff/transaction/read_conflict_range/"
 SPANS: dict[str, Any] = {
     "all": lambda prefix: (prefix, strinc(prefix)),
     "a part": lambda prefix: (prefix + b"010", prefix + b"050"),
@@ -166,3 +167,31 @@ def test_rows_of_all_sizes_are_those_of_an_iteration(db: Any, space: Subspace, l
     found = run(rows(db.create_transaction(), start, strinc(start), limit=limit, reverse=reverse))
     assert [(row.key, row.value) for row in found] == expected[: limit or None]
     assert all(type(row.key) is type(row.value) is bytes for row in found)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 7])
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("before", ["nothing", "a read", "a write"])
+def test_rows_add_the_conflicts_and_the_size_of_an_iteration(
+    db: Any, space: Subspace, limit: int, reverse: bool, before: str
+) -> None:
+    start: bytes = space.key()
+    end = strinc(start)
+    write = db.create_transaction()
+    for at in range(5):
+        write.set(start + b"%d" % at, b"value")
+    write.commit().wait()
+    told = []
+    for read in (
+        lambda tr: run(rows(tr, start, end, limit=limit, reverse=reverse)),
+        lambda tr: list(tr.get_range(start, end, limit=limit, reverse=reverse, streaming_mode=StreamingMode.exact)),
+    ):
+        tr = db.create_transaction()
+        if before == "a read":
+            tr.get(start + b"1").wait()
+        elif before == "a write":
+            tr.set(start + b"2", b"own")
+        found = [(row.key, row.value) for row in read(tr)]
+        conflicts = tr.get_range(READ_CONFLICTS + b"\x00", READ_CONFLICTS + b"\xff").to_list()
+        told.append((found, tr.get_approximate_size().wait(), [(row.key, row.value) for row in conflicts]))
+    assert told[0] == told[1]

@@ -20,7 +20,7 @@ from fdbqueue.engine.embedded.client.futures import AskedPage
 from fdbqueue.engine.embedded.client.segments import LAST
 
 if TYPE_CHECKING:
-    from fdbqueue.engine.embedded.client.read_api import TransactionRead
+    from fdbqueue.engine.embedded.client.reads import TransactionRead
     from fdbqueue.engine.embedded.store.store import Snapshot
 
 

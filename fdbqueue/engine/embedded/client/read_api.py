@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from itertools import starmap
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from fdbqueue.engine import api
-from fdbqueue.engine.api import StreamingMode
+from fdbqueue.engine.api import Bound, KeySelector, StreamingMode
 from fdbqueue.engine.embedded.client import pages, special_keys
 from fdbqueue.engine.embedded.client.futures import FailedKey, FailedValue, FutureInt64, FutureKeyArray, Key, Value
 from fdbqueue.engine.embedded.client.options import Settings
 from fdbqueue.engine.embedded.client.pages import (
-    FDBRange,
     FutureKeyValueArray,
     KeyValue,
     PageLimits,
@@ -27,84 +24,44 @@ from fdbqueue.engine.embedded.client.pages import (
     selector,
 )
 from fdbqueue.engine.embedded.client.pending import LateKey, LatePage, LateRead, LateValue, VersionWait
+from fdbqueue.engine.embedded.client.reads import (
+    BEYOND_INT,
+    METADATA_VERSION,
+    READ_KEY_LIMIT,
+    SYSTEM_KEY_LIMIT,
+    SYSTEM_TOP,
+    TOP,
+    SnapshotReads,
+    TransactionRead,
+    cut,
+)
 from fdbqueue.engine.embedded.client.ryw_iterator import RywIterator
 from fdbqueue.engine.embedded.client.write_buffer import ABSENT, Intervals, Range, WriteBuffer
 from fdbqueue.engine.embedded.store.commit.atomics import Stack
 from fdbqueue.engine.embedded.store.snapshot import waits
 from fdbqueue.engine.errors import FUTURE_VERSION, FDBError
-from fdbqueue.engine.keys import strinc
 
 if TYPE_CHECKING:
     from fdbqueue.engine.embedded.client.database import Database
     from fdbqueue.engine.embedded.store.store import Snapshot, Store
 
-TOP: Final = b"\xff"
-SYSTEM_TOP: Final = b"\xff\xff"
-METADATA_VERSION: Final = b"\xff/metadataVersion"
 MANY_WRITES: Final = 64
 COMPACT_AT: Final = 1024
 FEW_READS: Final = 4
-READ_KEY_LIMIT: Final = 10_008
-SYSTEM_KEY_LIMIT: Final = 30_000
-BEYOND_INT: Final = 1 << 31
-
 _PAGE_BYTES: Final = (4096, 6144, 9216, 13824, 20736, 31104, 46656, 69984, 80000, 120000)
 _MODE_BYTES: Final = {-2: 80000, 0: pages.UNLIMITED, 1: 256, 2: 1000, 3: 4096, 4: 80000}
 
 
-def cut(key: bytes) -> bytes:
-    """Shorten an overlong key. No stored key equals it, and the short form sorts the same among stored keys."""
-    return key[: (SYSTEM_KEY_LIMIT if key[:1] == TOP else READ_KEY_LIMIT) + 1]
+def _page_bytes(mode: int, iteration: int) -> int:
+    """Return about how many bytes a page has; 0: there is no such mode."""
+    if mode == StreamingMode.iterator and iteration > 0:
+        return _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
+    return _MODE_BYTES.get(mode, 0)
 
 
 def _after(key: bytes) -> bytes:
     """Return the first key after `key`. In a cluster's client, the end of all keys has none after it."""
     return key if key == SYSTEM_TOP else cut(key + b"\0")
-
-
-class TransactionRead:
-    """The reads of a transaction and of its `snapshot` view."""
-
-    __slots__ = ()
-
-    def _get_range(
-        self, begin: api.Bound, end: api.Bound, limit: int, streaming_mode: int, iteration: int, reverse: bool
-    ) -> FutureKeyValueArray:
-        raise NotImplementedError
-
-    def get(self, key: api.Key) -> Value:
-        """Read the value of `key`."""
-        raise NotImplementedError
-
-    def get_range(
-        self,
-        begin: api.Bound,
-        end: api.Bound,
-        limit: int = 0,
-        reverse: bool = False,
-        streaming_mode: int = StreamingMode.iterator,
-    ) -> FDBRange:
-        """Read the rows from `begin` (a key or selector; None: the first key) up to and excluding `end`.
-
-        *Conflicts:* with writes to the part of the range that was read, gaps included. With a `limit`, or if the
-        iteration stops early, the conflicts end with the pages that were read.
-        """
-        if begin is None:
-            begin = b""
-        if end is None:
-            end = b"\xff"
-        first = self._get_range(begin, end, limit, streaming_mode, 1, reverse)
-        return FDBRange(self, begin, end, limit, reverse, streaming_mode, first)
-
-    def get_range_startswith(self, prefix: api.Key, *args: Any, **kwargs: Any) -> FDBRange:
-        """Read the rows whose keys start with `prefix`."""
-        prefix = key_to_bytes(prefix)
-        return self.get_range(prefix, strinc(prefix), *args, **kwargs)
-
-    def __getitem__(self, key: api.Key | slice) -> Any:
-        if isinstance(key, slice):
-            return self.get_range(key.start, key.stop, reverse=(key.step == -1))
-        return self.get(key)
 
 
 class ReadApi(TransactionRead):
@@ -118,6 +75,15 @@ class ReadApi(TransactionRead):
     # Single keys that were read, with `in_flight.waits.count` at the time of the read; negative for a snapshot read.
     _gets: dict[bytes, int]
     _conflict_ranges: list[Range]
+
+    # What a transaction decides.
+    _blocked: Callable[[], int]
+    """Return the error code that every operation now fails with, or 0."""
+    _deferred_error: Callable[[], int]
+    _broken_error: Callable[[], int]
+    _has_version: Callable[[], bool]
+    _time_left: Callable[[], float | None]
+    _get_special: Callable[[bytes], Value]
 
     # Class attributes hold the values that most transactions never change: creating a transaction must be cheap.
     _odd = False  # whether a read or write must check the state before it takes the short path
@@ -137,10 +103,6 @@ class ReadApi(TransactionRead):
     _covered: Intervals | None = None  # ranges of conflicts that were added over many writes
     _compact_at = COMPACT_AT  # the number of conflict ranges from which merging pays off
     _likely = 0  # the number of rows that fit in a page, by the last page
-
-    def _blocked(self) -> int:
-        """Return the error code that every operation now fails with, or 0."""
-        raise NotImplementedError
 
     @property
     def snapshot(self) -> SnapshotReads:
@@ -166,9 +128,6 @@ class ReadApi(TransactionRead):
         self._snap = snap
         return snap
 
-    def _time_left(self) -> float | None:
-        raise NotImplementedError
-
     def _top(self) -> bytes:
         return SYSTEM_TOP if self._settings.read_system else TOP
 
@@ -176,9 +135,6 @@ class ReadApi(TransactionRead):
         """Record that a read failed, and return the error code for it."""
         self._read_error = self._read_error or error.code
         return error.code
-
-    def _get_special(self, key: bytes) -> Value:
-        raise NotImplementedError
 
     def _get_special_range(
         self, begin: RangeSelector, end: RangeSelector, limit: int, size: int, reverse: bool
@@ -279,9 +235,6 @@ class ReadApi(TransactionRead):
             return code
         return 2004 if key >= self._top() and key != METADATA_VERSION else 0
 
-    def _deferred_error(self) -> int:
-        raise NotImplementedError
-
     def _get_key(self, key: bytes, or_equal: int, offset: int, snapshot: bool) -> Key:
         if not ((or_equal is False or or_equal is True) and type(offset) is int and -BEYOND_INT <= offset < BEYOND_INT):
             or_equal, offset = integer(or_equal), integer(offset)
@@ -351,14 +304,7 @@ class ReadApi(TransactionRead):
     # -- ranges --------------------------------------------------------------------------------------------------
 
     def _get_range(
-        self,
-        begin: api.Bound,
-        end: api.Bound,
-        limit: int,
-        mode: int,
-        iteration: int,
-        reverse: bool,
-        snapshot: bool = False,
+        self, begin: Bound, end: Bound, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool = False
     ) -> FutureKeyValueArray:
         """Read one page of a range. The ends are keys or selectors. The binding's range reads consist of such pages."""
         if (
@@ -378,10 +324,7 @@ class ReadApi(TransactionRead):
         self, begin: bytes, end: bytes, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray | None:
         """Read a page directly from the snapshot. Return None if only the general way can read it."""
-        if mode == StreamingMode.iterator and iteration > 0:
-            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
-        else:
-            size = _MODE_BYTES.get(mode, 0)
+        size = _page_bytes(mode, iteration)
         if not size or (size == pages.UNLIMITED and not limit):
             return None
         page = self._short_rows(begin, end, limit, size, reverse, snapshot)
@@ -466,24 +409,13 @@ class ReadApi(TransactionRead):
         return any(begin <= key < end for key in list(gets)) if gets else False  # a copy: another thread may be reading
 
     def _any_page(
-        self,
-        begin: api.KeySelector,
-        end: api.KeySelector,
-        limit: int,
-        mode: int,
-        iteration: int,
-        reverse: bool,
-        snapshot: bool,
+        self, begin: KeySelector, end: KeySelector, limit: int, mode: int, iteration: int, reverse: bool, snapshot: bool
     ) -> FutureKeyValueArray:
         begin_key, end_key = cut(key_to_bytes(begin.key)), cut(key_to_bytes(end.key))
         begin_or_equal, begin_offset = integer(begin.or_equal), integer(begin.offset)
         end_or_equal, end_offset = integer(end.or_equal), integer(end.offset)
         limit, mode, reverse = integer(limit), integer(mode), bool(integer(reverse))
-        if mode == StreamingMode.iterator and iteration > 0:
-            size = _PAGE_BYTES[min(iteration, len(_PAGE_BYTES)) - 1]
-        elif mode in _MODE_BYTES:
-            size = _MODE_BYTES[mode]
-        else:
+        if not (size := _page_bytes(mode, iteration)):
             return FutureKeyValueArray(error=2000)
         if limit in (0, -1) and size == pages.UNLIMITED:
             return FutureKeyValueArray(error=2210)
@@ -632,7 +564,13 @@ class ReadApi(TransactionRead):
         """
         if begin_key is None or end_key is None:
             raise ValueError("Invalid begin key or end key")
-        return self._estimated_size(begin_key, end_key)
+        code = 2005 if begin_key > end_key else self._blocked()
+        if not code and begin_key == end_key:
+            code = 4100
+        if code:
+            return FutureInt64(error=code)
+        with closing(self._store.snapshot()) as snap:
+            return FutureInt64(sum(len(key) + len(value) for key, value in snap.scan(begin_key, end_key)))
 
     def get_range_split_points(self, begin_key: bytes | None, end_key: bytes | None, chunk_size: int) -> FutureKeyArray:
         """Return keys that divide a range into chunks of about `chunk_size` bytes. The list includes both ends.
@@ -641,92 +579,20 @@ class ReadApi(TransactionRead):
         """
         if begin_key is None or end_key is None or chunk_size <= 0:
             raise ValueError("Invalid begin key, end key or chunk size")
-        return self._split_points(begin_key, end_key, integer(chunk_size))
-
-    def _broken_error(self) -> int:
-        raise NotImplementedError
-
-    def _has_version(self) -> bool:
-        raise NotImplementedError
-
-    def _estimated_size(self, begin: bytes, end: bytes) -> FutureInt64:
-        code = 2005 if begin > end else self._blocked()
-        if not code and begin == end:
-            code = 4100
-        if code:
-            return FutureInt64(error=code)
-        with closing(self._store.snapshot()) as snap:
-            return FutureInt64(sum(len(key) + len(value) for key, value in snap.scan(begin, end)))
-
-    def _split_points(self, begin: bytes, end: bytes, chunk_size: int) -> FutureKeyArray:
-        code = 2005 if begin > end else self._blocked()
-        if not code and (begin > self._top() or end > self._top()):
+        chunk_size = integer(chunk_size)
+        code = 2005 if begin_key > end_key else self._blocked()
+        if not code and (begin_key > self._top() or end_key > self._top()):
             code = 2004
-        if not code and begin == end:
+        if not code and begin_key == end_key:
             code = 4100
         if code:
             return FutureKeyArray(error=code)
-        points, size = [begin], 0
+        points, size = [begin_key], 0
         with closing(self._store.snapshot()) as snap:
-            for key, value in snap.scan(begin, end):
+            for key, value in snap.scan(begin_key, end_key):
                 if size >= chunk_size:
                     points.append(key)
                     size = 0
                 size += len(key) + len(value)
-        points.append(end)
+        points.append(end_key)
         return FutureKeyArray(points)
-
-
-class SnapshotReads(TransactionRead, msgspec.Struct, eq=False):
-    """A transaction's reads without read conflicts: ``tr.snapshot``."""
-
-    _tr: ReadApi
-
-    def __repr__(self) -> str:
-        return f"{self._tr!r}.snapshot"
-
-    @property
-    def db(self) -> Database:
-        return self._tr.db
-
-    def get(self, key: api.Key) -> Value:
-        tr = self._tr
-        if type(key) is not bytes:
-            key = key_to_bytes(key)
-        if tr._odd or key >= TOP or len(key) > READ_KEY_LIMIT or not tr._writes.empty:
-            return tr._get(key, True)
-        try:
-            snap = tr._snap or tr._opened()
-            found = snap.get(key)
-        except FDBError:
-            return tr._get(key, True)
-        return Value(found, tr._looked_at(key, snap), waits.count)
-
-    def get_key(self, key_selector: api.KeySelector) -> Key:
-        key = key_selector.key
-        if type(key) is not bytes:
-            key = key_to_bytes(key)
-        return self._tr._get_key(key, key_selector.or_equal, key_selector.offset, True)
-
-    def _get_range(
-        self, begin: api.Bound, end: api.Bound, limit: int, streaming_mode: int, iteration: int, reverse: bool
-    ) -> FutureKeyValueArray:
-        return self._tr._get_range(begin, end, limit, streaming_mode, iteration, reverse, True)
-
-    def read_rows(self, begin: bytes, end: bytes, limit: int, reverse: bool = False) -> list[KeyValue] | None:
-        """Read the first `limit` rows of a range, as that of a transaction."""
-        pairs = self._tr._pairs(begin, end, limit, reverse, True)
-        return None if pairs is None else list(starmap(KeyValue, pairs))
-
-    def read_pairs(self, begin: bytes, end: bytes, limit: int) -> list[Row] | None:
-        """Do as `read_rows`, and make no object of each row, for a caller that takes the rows apart."""
-        return self._tr._pairs(begin, end, limit, False, True)
-
-    def get_read_version(self) -> FutureInt64:
-        return self._tr.get_read_version()
-
-    def get_estimated_range_size_bytes(self, begin_key: bytes | None, end_key: bytes | None) -> FutureInt64:
-        return self._tr.get_estimated_range_size_bytes(begin_key, end_key)
-
-    def get_range_split_points(self, begin_key: bytes | None, end_key: bytes | None, chunk_size: int) -> FutureKeyArray:
-        return self._tr.get_range_split_points(begin_key, end_key, chunk_size)

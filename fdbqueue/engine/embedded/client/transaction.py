@@ -41,7 +41,8 @@ from fdbqueue.engine.embedded.client.options import (
 )
 from fdbqueue.engine.embedded.client.pages import FutureKeyValueArray, RangeSelector, integer, key_to_bytes
 from fdbqueue.engine.embedded.client.pending import FIRST_DELAY, FailedWatch, RetryPause, Watch
-from fdbqueue.engine.embedded.client.read_api import COMPACT_AT, METADATA_VERSION, TOP
+from fdbqueue.engine.embedded.client.read_api import COMPACT_AT
+from fdbqueue.engine.embedded.client.reads import METADATA_VERSION, TOP
 from fdbqueue.engine.embedded.client.write_api import KEY_LIMIT, WriteApi
 from fdbqueue.engine.embedded.client.write_buffer import Intervals, Range, WriteBuffer
 from fdbqueue.engine.embedded.store.commit.scheduling import TimeSlice

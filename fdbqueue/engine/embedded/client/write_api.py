@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 from fdbqueue.engine import api
 from fdbqueue.engine.embedded.client import special_keys
 from fdbqueue.engine.embedded.client.pages import is_selector, key_to_bytes, value_to_bytes
-from fdbqueue.engine.embedded.client.read_api import (
+from fdbqueue.engine.embedded.client.read_api import ReadApi
+from fdbqueue.engine.embedded.client.reads import (
     METADATA_VERSION,
     READ_KEY_LIMIT,
     SYSTEM_KEY_LIMIT,
     SYSTEM_TOP,
     TOP,
-    ReadApi,
     cut,
 )
 from fdbqueue.engine.embedded.store.commit.atomics import (
