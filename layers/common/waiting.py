@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 import warnings
@@ -84,8 +84,8 @@ class _LongWait:
         if self._awaited or not loop_runs():
             return
         verb = self._name.partition(".")[2]
-        level, frame = 1, sys._getframe()
-        while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("fdbqueue."):
+        level, frame = 1, inspect.currentframe()
+        while frame and frame.f_back and frame.f_globals.get("__name__", "").startswith("fdbqueue."):
             level, frame = level + 1, frame.f_back
         warnings.warn(
             f"{self._name} blocks the event loop that runs in this thread until it returns. Await its other form:"

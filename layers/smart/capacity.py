@@ -37,7 +37,7 @@ from fdbqueue.stored.shapes import Due
 from ..common.waiting import long_wait
 from ..leases import Leases
 from ..leases.lease import check_timeout, check_waits
-from ..leases.timers import FIRE_LIMIT, NEXT_TIMERS, due_timers, readable
+from ..leases.timers import FIRE_LIMIT, due_timers, next_due_us, readable
 from .check_runner import Incoming
 from .scanning import Entries, SmartIndex, place_of
 from .types import MOST_COUNTED, Limit
@@ -48,7 +48,6 @@ WATCHED_ENTRIES = 100
 """Up to this many items, a waiting call watches each; above, it watches the counters, which each removal changes."""
 _AT_LEAST_SECONDS = 0.01
 _GONE = ("dequeued", "expired", "purged", "deleted", "dead")
-_FAR_US = (1 << 62) - 1
 _UNLEASED: tuple[InQueue, ...] = ("available", "delayed")
 
 
@@ -245,8 +244,7 @@ class Capacity:
 
     async def _watch(self, tr: Transaction, new: Incoming, limit: Limit) -> Watches:
         """Return watches on keys that change when there is room, and the next due time; no watch if there is room."""
-        due = await due_timers(tr, self._layout, _FAR_US, limit=NEXT_TIMERS)
-        due_us = next((at_us for at_us, _, _ in readable(self._layout, due)), None)
+        due_us = await next_due_us(tr, self._layout, self._leases.now_us())
         return [tr.watch(key) for key in await self._full(tr, new, limit)], due_us
 
     async def _full(self, tr: Transaction, new: Incoming, limit: Limit) -> list[bytes]:

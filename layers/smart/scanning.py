@@ -140,12 +140,6 @@ def deadlines_until(layout: Layout, stage: str, at_us: int) -> tuple[bytes, byte
     return space.range().start, space.pack((at_us + 1,))
 
 
-def deadline_of(layout: Layout, stage: str, key: bytes) -> tuple[int, bytes]:
-    """Return the time, and the packed position, in a deadline's key."""
-    at_us: int = layout.own_parts("deadlines", key)[1]
-    return at_us, key[len(layout.deadlines[stage][at_us].key()) :]
-
-
 def is_deadline(layout: Layout, part: bytes) -> bool:
     """Return whether a part of an item's notes names a deadline."""
     return is_within(part, layout.part_of(layout.deadlines))

@@ -8,7 +8,7 @@ from typing import Any
 
 from fdbqueue import Position
 from fdbqueue.layers.oplog import Record
-from fdbqueue.layers.smart.scanning import MISSED, deadline_of
+from fdbqueue.layers.smart.scanning import MISSED
 from tests.chaos.claims import Claims
 from tests.chaos.history import OK, content
 from tests.chaos.invariant import Invariant
@@ -104,8 +104,7 @@ class ToldOnce(Invariant):
                 self._there.add(change.key)
                 continue
             if record.call.startswith("missed#"):
-                at_us, packed = deadline_of(layout, MISSED, layout.prefix + change.key)
-                position = layout.position_of(layout.prefix + packed)
+                _, at_us, position = layout.own_parts("deadlines", layout.prefix + change.key)
                 self._claimed[record.by, position.text, at_us] += 1
                 if change.key not in self._there:
                     self.broken(f"the deadline of {position} was claimed when it had gone", record)
