@@ -15,6 +15,7 @@ from fdbqueue.layers.leases.timers import FIRE_LIMIT
 from fdbqueue.layers.smart import Decision, Limit, SmartQueue
 from fdbqueue.layers.smart.capacity import WATCHED_ENTRIES
 from fdbqueue.layers.smart.types import EVERYTHING, NOTHING, OWN_KEY, MessageType, Sees, types
+from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.smart import contents, enqueue_unchecked, rows_of, smart_queue
@@ -229,6 +230,21 @@ def test_one_that_waits_for_a_limit_that_was_given_twice_rests_until_there_is_ro
     smart.queue.dequeue(db)
     waiting.join()
     assert numbers(smart, db) == [("b", 2), ("c", 3)]
+
+
+def test_one_that_waits_for_room_does_not_spin_on_a_due_timer_that_can_not_fire(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    smart = smart_queue(space, MessageType("x", sees=NOTHING, limit=Limit(1, "wait")), clock=clock)
+    smart.enqueue(db, x("a", 1))
+    lease = smart.leases.lease(db, duration=1)
+    assert lease is not None
+    db[smart.queue.layout.leased.key(pack(lease.position))] = b"\x20newer"
+    clock.now += 5
+    counting = FaultyDatabase(db, lambda: None)
+    with pytest.raises(QueueFull):
+        smart.enqueue(counting, x("a", 2), timeout=0.3)
+    assert counting.commits < 12
 
 
 def test_a_waiting_enqueue_goes_in_when_an_item_expires(db: Any, space: Subspace) -> None:
