@@ -461,6 +461,7 @@ SALVAGES = {
     "layers/leases/browsing.py": "shows items, and purges dead letters, whose ends were told when they died",
     "layers/sessions/operators/changes.py": "purges dead letters, whose ends were told when they died",
     "layers/sessions/operators/editing.py": "asks whether an item blocked its session",
+    "layers/subscriptions/selectors.py": "searches dead letters by their errors, and changes none",
 }
 """Files that may use what is left of the notes of an item that can't be read, of those that change items, and why."""
 
