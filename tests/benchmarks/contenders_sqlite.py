@@ -67,10 +67,10 @@ class PersistQueue(_OnSQLite):
 
     def __init__(self, where: str) -> None:
         super().__init__(str(Path(where, "data.db")), "queue_default")
-        self._queue = persistqueue.SQLiteQueue(where, auto_commit=True, multithreading=True, timeout=PATIENCE_SECONDS)
+        self.queue = persistqueue.SQLiteQueue(where, auto_commit=True, multithreading=True, timeout=PATIENCE_SECONDS)
 
     def relax(self) -> None:
-        connections: tuple[Any, ...] = (self._queue._getter, self._queue._putter)
+        connections: tuple[Any, ...] = (self.queue._getter, self.queue._putter)
         for connection in connections:
             connection.execute("PRAGMA synchronous=NORMAL")
 
@@ -78,17 +78,17 @@ class PersistQueue(_OnSQLite):
         return pickle.dumps(value), time.time()
 
     def enqueue(self, value: bytes) -> None:
-        self._queue.put(value)
+        self.queue.put(value)
 
     def dequeue(self) -> bytes | None:
         try:
-            item: bytes = self._queue.get(block=False)
+            item: bytes = self.queue.get(block=False)
         except persistqueue.exceptions.Empty:
             return None
         return item
 
     def close(self) -> None:
-        self._queue.close()
+        self.queue.close()
 
 
 class LiteQueue(_OnSQLite):
@@ -98,28 +98,28 @@ class LiteQueue(_OnSQLite):
 
     def __init__(self, where: str) -> None:
         super().__init__(str(Path(where, "litequeue.sqlite")), "Queue")
-        self._local = threading.local()
+        self.local = threading.local()
         self.connect()  # which makes the table
 
     def connect(self) -> None:
-        mine = self._local.queue = litequeue.LiteQueue(self._file, timeout=PATIENCE_SECONDS)
+        mine = self.local.queue = litequeue.LiteQueue(self._file, timeout=PATIENCE_SECONDS)
         mine.conn.execute("PRAGMA synchronous=FULL")  # it asks for NORMAL, which may lose what it acknowledged
 
     def relax(self) -> None:
-        self._local.queue.conn.execute("PRAGMA synchronous=NORMAL")
+        self.local.queue.conn.execute("PRAGMA synchronous=NORMAL")
 
     def disconnect(self) -> None:
-        self._local.queue.conn.close()
+        self.local.queue.conn.close()
 
     def row(self, value: bytes) -> tuple[Any, ...]:
         # Its identifiers are sorted by time; nothing but their order is looked at.
         return value.decode(), f"0-{time.time_ns():020}-{uuid.uuid4()}", time.time_ns()
 
     def enqueue(self, value: bytes) -> None:
-        self._local.queue.put(value.decode())
+        self.local.queue.put(value.decode())
 
     def dequeue(self) -> bytes | None:
-        mine = self._local.queue
+        mine = self.local.queue
         message = mine.pop()
         if message is None:
             return None
@@ -139,23 +139,23 @@ class Huey(_OnSQLite):
     def __init__(self, where: str) -> None:
         file = str(Path(where, "huey.sqlite"))
         super().__init__(file, "task")
-        self._storage = SqliteStorage("bench", file, fsync=True, strict_fifo=True, timeout=PATIENCE_SECONDS)
+        self.storage = SqliteStorage("bench", file, fsync=True, strict_fifo=True, timeout=PATIENCE_SECONDS)
 
     def relax(self) -> None:
-        self._storage.conn.execute("PRAGMA synchronous=NORMAL")
+        self.storage.conn.execute("PRAGMA synchronous=NORMAL")
 
     def row(self, value: bytes) -> tuple[Any, ...]:
         return (value,)
 
     def enqueue(self, value: bytes) -> None:
-        self._storage.enqueue(value)
+        self.storage.enqueue(value)
 
     def dequeue(self) -> bytes | None:
-        item: bytes | None = self._storage.dequeue()
+        item: bytes | None = self.storage.dequeue()
         return item
 
     def close(self) -> None:
-        self._storage.close()
+        self.storage.close()
 
 
 def on_this_machine(folder: Path, *, staged: bool) -> list[Stand]:

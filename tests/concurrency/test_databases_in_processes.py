@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.engine import FDBError, aio
 from fdbqueue.layers import Consumer, Leases, Results
+from tests.helpers.stores import store_of
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
@@ -191,6 +192,6 @@ def test_a_parents_watches_that_a_forked_child_drops_do_not_open_the_database(db
     def child() -> None:
         held.clear()
         gc.collect()
-        assert "files" not in vars(db._store())
+        assert "files" not in vars(store_of(db))
 
     forked(child)

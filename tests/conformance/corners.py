@@ -193,7 +193,7 @@ class Later(Generator):
         op = self._random.choice(["get", "get_key", "range"])
         return [op, *getattr(self, f"_{op}")()]
 
-    _collect = Generator._nothing
+    _collect = Generator.nothing
 
 
 class Big(Generator):

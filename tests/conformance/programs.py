@@ -197,11 +197,11 @@ class Generator:
     def _next(self) -> list[Any]:
         return [self._random.choice([1, 1, 3, 10])]
 
-    def _nothing(self) -> list[Any]:
+    def nothing(self) -> list[Any]:
         return []
 
-    _grv = _read_conflicts = _write_conflicts = _size = _conflicting = _stamp = _stamp_now = _nothing
-    _reset = _cancel = _replace = _committed_version = _nothing
+    _grv = _read_conflicts = _write_conflicts = _size = _conflicting = _stamp = _stamp_now = nothing
+    _reset = _cancel = _replace = _committed_version = nothing
 
     def _set_rv(self) -> list[Any]:
         return [self._random.randrange(SLOTS)]

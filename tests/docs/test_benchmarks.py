@@ -144,9 +144,9 @@ def test_a_queue_on_sqlite_waits_for_the_disk(name: str, tmp_path: Path) -> None
 
     contender = getattr(contenders_sqlite, name)(str(tmp_path))
     connections: dict[str, Any] = {
-        "PersistQueue": lambda: (contender._queue._putter, contender._queue._getter),
-        "LiteQueue": lambda: (contender._local.queue.conn,),
-        "Huey": lambda: (contender._storage.conn,),
+        "PersistQueue": lambda: (contender.queue._putter, contender.queue._getter),
+        "LiteQueue": lambda: (contender.local.queue.conn,),
+        "Huey": lambda: (contender.storage.conn,),
     }
     contender.enqueue(b"x")
     for connection in connections[name]():

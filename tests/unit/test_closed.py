@@ -18,6 +18,7 @@ import fdbqueue
 from fdbqueue.engine import FDBError
 from fdbqueue.errors import ClusterError, StorageError
 from fdbqueue.layers import Groups, Leases, Results, Sessions, StagedQueue
+from tests.helpers.stores import store_of
 
 KINDS = ["memory:", "file:{}", "file:{}?durability=relaxed"]
 
@@ -166,7 +167,7 @@ def test_a_thread_that_waits_gets_an_error_when_the_database_is_closed(kind: str
             raised.put(error)
 
     threading.Thread(target=work, daemon=True).start()
-    while not db._store().changes.watched:
+    while not store_of(db).changes.watched:
         time.sleep(0)  # until the thread waits
     db.close()
     assert "was closed" in str(raised.get(timeout=60))

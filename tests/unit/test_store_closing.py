@@ -26,14 +26,14 @@ from tests.helpers.stores import contents, opened, put, sets, view
 def test_a_commit_that_another_thread_is_making_is_finished_before_the_files_are_closed(tmp_path: Path) -> None:
     store = Store.open(str(tmp_path), {})
     reached, go_on = threading.Event(), threading.Event()
-    ensure = store.committer._disk.ensure
+    ensure = store.files.disk.ensure
 
     def slow(txn: int, **how: bool) -> None:
         reached.set()
         go_on.wait(30)
         ensure(txn, **how)
 
-    with patch.object(type(store.committer._disk), "ensure", side_effect=slow):
+    with patch.object(type(store.files.disk), "ensure", side_effect=slow):
         request = sets((b"a", b"1"))
         committing = threading.Thread(target=put_one, args=(store, request))
         committing.start()

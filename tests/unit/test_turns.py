@@ -18,6 +18,7 @@ from fdbqueue.engine.embedded.store.commit import scheduling
 from fdbqueue.engine.embedded.store.commit.scheduling import MOST_DEFERS, QUIET_NS, TICKET_NS, TURN_NS, ProcessScheduler
 from fdbqueue.engine.optional import shares_turns
 from fdbqueue.layers import Leases, PriorityQueue, RelaxedQueue, StagedQueue
+from tests.helpers.stores import store_of
 
 START = 10**9
 
@@ -212,7 +213,7 @@ def test_a_process_that_died_while_it_waited_delays_the_others_for_a_moment_only
 
 def held_by_another(db: Any) -> ProcessScheduler:
     """Let another process, which is none, have the turn."""
-    scheduler: ProcessScheduler = db._store().process_scheduler
+    scheduler: ProcessScheduler = store_of(db).process_scheduler
     own = scheduler.me
     scheduler.me = 1
     scheduler.wait()

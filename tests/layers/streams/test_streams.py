@@ -20,7 +20,7 @@ from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.streams import BatchRecord, Split, Stream, Terms
 from fdbqueue.layers.streams._moving import Claiming
-from fdbqueue.layers.streams.records import joined, splits_of, thinned
+from fdbqueue.layers.streams.records import StreamKeys, joined, splits_of, thinned
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
@@ -381,7 +381,7 @@ def test_a_check_compares_batches_with_their_items(db: Any, queue: Queue[bytes],
     problems = " ".join(stream.check(db).problems)
     assert "Batch 1 of the stream 's' has 2 items, and its record says 3." in problems
     db[first] = stored
-    db.clear(stream._keys.batch(1))
+    db.clear(StreamKeys(queue.layout, "s").batch(1))
     assert "3 items of the stream 's' are in batch 1, which has no record." in stream.check(db).problems
 
 

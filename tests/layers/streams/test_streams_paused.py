@@ -12,7 +12,7 @@ from fdbqueue import Queue, QueuePaused, QueueRenamed, StreamError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import BatchRecord, Stream
-from fdbqueue.layers.streams.records import encode
+from fdbqueue.layers.streams.records import StreamKeys, encode
 from fdbqueue.stored.settings import Mark, pack_mark
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -156,7 +156,7 @@ def test_only_a_sealed_batch_is_found(db: Any, queue: Queue[bytes], stream: Stre
     record = stream.claim(db, terms())
     assert stream.sealed(db, 1) == record
     unsealed = BatchRecord(count=1, size_bytes=1)
-    db[stream._keys.batch(1)] = encode(unsealed)
+    db[StreamKeys(queue.layout, "s").batch(1)] = encode(unsealed)
     assert stream.sealed(db, 1) is None
     with pytest.raises(TypeError, match="takes a database"):
         stream.sealed(db.create_transaction(), 1)
