@@ -42,6 +42,24 @@ def check_limit(limit: object, what: str, *, least: int = 1, optional: bool = Fa
         raise ValueError(f"limit is how many {what}, less than 2^63{none}, not {limit}.")
 
 
+def check_whole(number: object, told: str, *, least: int = 0, most: int = sys.maxsize) -> None:
+    """Refuse what is no whole number of a range.
+
+    Args:
+        told: begins the message: what the number is.
+
+    Raises:
+        TypeError: it is no integer. ValueError: it is less than `least`, or more than `most`.
+    """
+    if not isinstance(number, int) or isinstance(number, bool):
+        raise TypeError(f"{told}, an integer, not {number!r}.")
+    if number > sys.maxsize:
+        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
+    if not least <= number <= most:
+        span = f"at least {least}" if most == sys.maxsize else f"from {least} to {most:,}"
+        raise ValueError(f"{told}, {span}, not {number}.")
+
+
 def check_flag(flag: object, name: str) -> None:
     """Refuse a switch that is neither True nor False.
 

@@ -57,7 +57,7 @@ HELD_US = 2_000_000_000_000_000_000
 
 
 def seconds_or_none(at_us: int) -> float | None:
-    """Return a stored time in seconds; None if it was never set, is that of a held item, or the latest one."""
+    """Return a stored time in seconds; None if it was never set, or if it is that of a held item."""
     return at_us / 1e6 if 0 < at_us < HELD_US else None
 
 

@@ -29,7 +29,7 @@ from fdbqueue.layers.sessions.session.records import (
     pointer_of,
     unpack_record,
 )
-from fdbqueue.layers.sessions.session.session import read_codec_name
+from fdbqueue.layers.sessions.session.states import read_codec_name
 from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.admission import size_of

@@ -79,15 +79,6 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     return QueueSettings(record, paused, owner)
 
 
-async def know_policy(tr: Transaction, layout: Layout) -> None:
-    """Look at a queue's policy once a second: what becomes of its items that fail (`Known.policy`).
-
-    *Conflicts:* none, it reads by snapshot. *Cost:* a look a second.
-    """
-    if not (layout.known.is_part or layout.known.relies(tr)):
-        await look(tr, layout)
-
-
 def _bytes(value: Any) -> bytes | None:
     return bytes(value) if value.present() else None
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Generic, Literal, Protocol, TypeAlias, cast, overload
 
 from fdbqueue import Queue
-from fdbqueue.base.arguments import check_flag
+from fdbqueue.base.arguments import check_flag, check_whole
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 from fdbqueue.stored.names import queue_text
 
@@ -143,9 +143,9 @@ class Consumer(Named, Generic[V]):
         metrics: Serves | None = None,
         health: str | int | None = None,
     ) -> None:
-        _check_count(concurrency, 1, "concurrency is how many handlers run at once")
+        check_whole(concurrency, "concurrency is how many handlers run at once", least=1, most=MOST)
         if prefetch is not None:
-            _check_count(prefetch, 0, "prefetch is how many items are leased ahead")
+            check_whole(prefetch, "prefetch is how many items are leased ahead", most=MOST)
         positive(duration, "duration")
         not_negative(grace, "grace")
         if handler_timeout is not None:
@@ -318,10 +318,3 @@ def _check_takes_a_lease(handler: Callable[..., Any]) -> None:
         signature.bind(None)
     except TypeError as error:
         raise TypeError(f"A handler is called with one argument, the lease; {handler!r} takes {signature}.") from error
-
-
-def _check_count(count: object, least: int, told: str) -> None:
-    if not isinstance(count, int) or isinstance(count, bool):
-        raise TypeError(f"{told}, an integer, not {count!r}.")
-    if not least <= count <= MOST:
-        raise ValueError(f"{told}, from {least} to {MOST:,}, not {count}.")

@@ -29,9 +29,9 @@ from ..leases import Done, Lease
 from ..sessions import NewState, SessionLease, Sessions
 from ..sessions.line.line_queue import LineLeases, LineQueue
 from ..sessions.line.slots import Where
-from ..sessions.session.lease import Begun, Behind, TurnDone
+from ..sessions.session.lease import TurnItem, TurnProgress
 from ..sessions.session.records import name_of
-from ..sessions.workers.read_ahead import NOTHING, Ahead, SettledTurn, Settlement
+from ..sessions.workers.read_ahead import Ahead, SettledTurn, Settlement
 from ._handling import Handling
 from ._holds import BATCH_ITEMS, Hold, Holds, RunTerms, is_out
 
@@ -47,13 +47,11 @@ _log = logging.getLogger("fdbqueue.layers.consumer")
 class TurnHold(Hold):
     """A session that a consumer holds."""
 
-    before: Behind = field(default_factory=Behind)
-    """Items whose handlers have returned, in order, and that are not known to be acked. A verb of the next item's lease
-    has to ack these first. The event loop replaces it, and the thread reads it."""
-    last_acked: TurnDone | None = None
-    """The last item that the thread has acked. The event loop may not have taken it out of `before` yet."""
-    current: Begun = NOTHING
-    """The item that is in progress, or was last."""
+    progress: TurnProgress = field(default_factory=TurnProgress)
+    """What is done, and not known to be acked, and the item in progress, whose lease's verbs have to ack these first.
+    The event loop replaces it, and the thread reads it."""
+    last_acked: TurnItem | None = None
+    """The last item that the thread has acked. The event loop may not have taken it out of `progress` yet."""
     quota: int = 1
     """How many items its turn has, while other sessions wait."""
     used: int = 0
@@ -68,8 +66,6 @@ class TurnHold(Hold):
     """Whether another session waited then."""
     looked: float = -math.inf
     """When that was, by `time.monotonic`."""
-    outdated: bool = False
-    """Whether an item has come that goes in front of those read ahead, or one of these may have changed."""
     seen: float = -math.inf
     """When a read of the session's record began that found it running, by `time.monotonic`."""
     stops: bool = False
@@ -84,49 +80,41 @@ class TurnHold(Hold):
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when items were acked."""
 
-    @property
-    def done(self) -> tuple[TurnDone, ...]:
-        """Items whose handlers have returned, and that are not known to be acked."""
-        return self.before.done
-
     def handled(self) -> Iterable[Position]:
-        return [one.position for one in self.done]
+        return [one.position for one in self.progress.done]
 
     def words(self, queue: Queue) -> tuple[str, dict[str, Any]]:
         session, lease = name_of(self.lease.value.pointer.name), self.lease
         extra = fields(queue, session=session, attempt=lease.attempt, consumer=lease.consumer)
         return f"the session {session!r} of {queue!r}, of consumer {lease.consumer}", extra
 
-    def add(self, done: TurnDone) -> None:
+    def add(self, item: TurnItem) -> None:
         """Note that an item's handler has returned."""
-        self.before = Behind((*self.before.done, done), self.before.acked)
+        done, _, acked = self.progress
+        self.progress = TurnProgress((*done, item), None, acked)
+
+    def forget(self) -> None:
+        """Forget what was read ahead, and the state: it may have changed."""
+        self.rows.clear()
+        self.state = UNCHANGED
 
     def to_settle(self) -> Settlement:
         """Return the items to ack, and the item in progress behind them, for the thread that does so."""
-        leaving = self.leaving  # read before `before`: nothing is done after it is set
-        while True:
-            current, before = self.current, self.before
-            if current is self.current:  # else the event loop has begun another one
-                break
-        done, acked = before.done, before.acked
-        if acked == current.packed or (done and pack(done[-1].position) == current.packed):
-            current = NOTHING  # it is done, and the next one has not begun
-        own = next((at for at, one in enumerate(done, 1) if one is self.last_acked), 0)
-        if own:
-            acked, done = pack(done[own - 1].position), done[own:]
-        return Settlement(self.lease, done, current, leaving, acked)
+        leaving = self.leaving  # read before `progress`: nothing is done after it is set
+        progress = self.progress
+        own = next((at for at, one in enumerate(progress.done, 1) if one is self.last_acked), 0)
+        return Settlement(self.lease, progress.without(own), leaving)
 
-    def note_acked(self, last: TurnDone) -> tuple[TurnDone, ...]:
+    def note_acked(self, last: TurnItem) -> tuple[TurnItem, ...]:
         """Note that all items up to `last` are acked. Return those that were not known to be.
 
         A verb of a later item may have acked it already. Then this says nothing about the items that are left.
         """
-        count = next((at for at, one in enumerate(self.done, 1) if one is last), 0)
-        acked = self.done[:count]
-        if count:
-            self.before = Behind(self.done[count:], pack(last.position))
+        done = self.progress.done
+        count = next((at for at, one in enumerate(done, 1) if one is last), 0)
+        self.progress = self.progress.without(count)
         self.room.set()
-        return acked
+        return done[:count]
 
     def note(self, settlement: Settlement, outcome: SettledTurn, began: float) -> bool:
         """Note what an ack of some of its items has found. Return whether it has ended the lease.
@@ -135,7 +123,8 @@ class TurnHold(Hold):
             began: when its transaction began.
         """
         self.stops, self.seen = self.stops or outcome.leaves, max(self.seen, began)
-        self.outdated = self.outdated or outcome.urgent or outcome.edits > self.edits
+        if outcome.urgent or outcome.edits > self.edits:
+            self.rows.clear()
         self.fenced = self.fenced or outcome.fenced
         self.reason = outcome.reason or self.reason
         # A running handler may have ended the lease itself. If it has not, its own ack will find this out.
@@ -239,21 +228,22 @@ class SessionHandling(Handling):
 
     async def _after(self, hold: TurnHold, lease: SessionLease) -> SessionLease | None:
         """Do an item. Return the session's next one; None if the turn is over."""
-        hold.current = Begun(pack(lease.position), b"" if lease.behind is None else lease.behind.own)
+        known = None if lease.behind is None else lease.behind.current
+        item = known or TurnItem(lease.position, pack(lease.position))
+        hold.progress = hold.progress._replace(current=item)
         hold.ends_at, hold.settling = math.inf, False
         returned, result = await self.attempt(hold, lease)
         if not returned:
             self._ended(hold)
             return None
         hold.used += 1
-        if lease.used:
-            hold.state = UNCHANGED
+        if lease.used or result is ACKED:
+            hold.forget()
         if result is ACKED:
-            hold.state = UNCHANGED
-            hold.add(TurnDone(lease.position, UNCHANGED))
+            hold.add(item)
             self._count_acked(hold)
         else:
-            done = await self._done_with(hold, lease, result)
+            done = await self._done_with(hold, item, lease, result)
             if done is None:
                 return None
             if self._sessions.has_messages and not self._stopping.done():
@@ -274,7 +264,7 @@ class SessionHandling(Handling):
         Args:
             by_handler: whether the handler has acked the last item, and may have ended the lease.
         """
-        while len(hold.done) >= BATCH_ITEMS and not (hold.missing or hold.fenced):
+        while len(hold.progress.done) >= BATCH_ITEMS and not (hold.missing or hold.fenced):
             hold.room.clear()
             await hold.room.wait()
             if hold.over:
@@ -282,8 +272,7 @@ class SessionHandling(Handling):
         if not by_handler and (self._stopping.done() or hold.missing or hold.fenced):
             self.leave(hold, "place")
             return False
-        if hold.outdated or hold.state is UNCHANGED or not await self._are_good(hold):
-            hold.outdated = False
+        if not await self._are_good(hold):
             hold.rows.clear()
         return bool(hold.rows) or await self._read_ahead(hold, by_handler=by_handler)
 
@@ -294,7 +283,8 @@ class SessionHandling(Handling):
         await asyncio.sleep(0)  # handlers that never wait would keep the loop from learning what was leased ahead
         if self.holds.ready or time.monotonic() - hold.looked > AHEAD_SECONDS:
             return False
-        first = self._turns.key(hold.lease, hold.done[0]) if hold.done else hold.rows[0].key
+        done, available = hold.progress.done, self._turns.session(hold.lease).layout.available
+        first = available.key(done[0].packed) if done else hold.rows[0].key
         ask = partial(self._turns.may_go_on, pointer=hold.lease, first=first, edits=hold.edits)
         began = time.monotonic()
         good = await run_async(repeated(self.db.create_transaction(), ask, commits=False))
@@ -305,7 +295,7 @@ class SessionHandling(Handling):
     async def _read_ahead(self, hold: TurnHold, *, by_handler: bool) -> bool:
         """Read the session's next items. Return False if the turn is over."""
         limit = hold.quota if hold.others or time.monotonic() - hold.looked > AHEAD_SECONDS else BATCH_ITEMS
-        before = hold.before
+        before = hold.progress
         found = await self._look(hold, max(1, min(limit, BATCH_ITEMS, AHEAD_BYTES // self._mean_bytes)))
         if found is None:
             hold.over = True
@@ -313,8 +303,8 @@ class SessionHandling(Handling):
                 await self._lost(hold)
             return False
         hold.missing, hold.edits, hold.looked = False, found.edits, time.monotonic()
-        if not hold.done and hold.before is before:  # else an ack was committed after this look's read version
-            hold.before = Behind(acked=found.acked)  # a handler may have acked more than its own item
+        if not before.done and hold.progress is before:  # else an ack was committed after this look's read version
+            hold.progress = TurnProgress(acked=found.acked)  # a handler may have acked more than its own item
         hold.others = found.others or bool(self.holds.ready)  # this consumer may have leased other sessions ahead
         over = hold.used >= hold.quota and hold.others
         if over or found.leaves or not found.rows or self._stopping.done() or self._sessions.has_messages:
@@ -328,7 +318,7 @@ class SessionHandling(Handling):
 
     async def _look(self, hold: TurnHold, limit: int) -> Ahead | None:
         began = time.monotonic()
-        look = partial(self._turns.look, pointer=hold.lease, done=hold.done, limit=limit, acked=hold.before.acked)
+        look = partial(self._turns.look, pointer=hold.lease, progress=hold.progress, limit=limit)
         found = await run_async(self._sessions.queue.read(self.db, look))
         hold.seen = began
         return found
@@ -338,7 +328,7 @@ class SessionHandling(Handling):
         hold.used %= hold.quota
         row = hold.rows.popleft()
         try:
-            return await run_async(self._turns.item(self.db, hold.lease, row, hold.state, hold.before))
+            return await run_async(self._turns.item(self.db, hold.lease, row, hold.state, hold.progress))
         except (FormatError, CodecError, CheckFailed):
             # The next lease of this session begins with the item, and blocks the session.
             self.leave(hold, "place")
@@ -347,8 +337,7 @@ class SessionHandling(Handling):
     async def _lost(self, hold: TurnHold) -> None:
         """Count a lease that a look has found lost, with how a call by position took an item of this turn away."""
         hold.over = True
-        begun = [one.begun for one in hold.done] or [hold.current]
-        ask = partial(self._turns.why_taken, pointer=hold.lease, begun=begun)
+        ask = partial(self._turns.why_taken, pointer=hold.lease, begun=hold.progress.begun)
         hold.reason = await run_async(self._sessions.queue.read(self.db, ask)) or hold.reason
         self.holds.lost(hold)
 
@@ -378,11 +367,11 @@ class SessionHandling(Handling):
         hold.over, hold.seen = following is None, began
         return following
 
-    async def _done_with(self, hold: TurnHold, lease: SessionLease, result: Any) -> TurnDone | None:
+    async def _done_with(self, hold: TurnHold, item: TurnItem, lease: SessionLease, result: Any) -> TurnItem | None:
         """Return the finished item, with its new state. A state that can't be stored fails the attempt."""
         try:
             kept = encode_result((self._done_of(result) or Done(result)).result) if lease.wants_result else b""
-            return TurnDone(lease.position, self._turns.encoded(result), kept, hold.current.stored)
+            return item._replace(state=self._turns.encoded(result), result=kept)
         except (CodecError, ValueError) as error:
             await self.fail(hold, lease, error)
             self._ended(hold)
@@ -390,7 +379,7 @@ class SessionHandling(Handling):
 
     def leave(self, hold: TurnHold, where: Where) -> None:
         """End a turn: the items that are done are acked, and the lease ends."""
-        hold.current = NOTHING
+        hold.progress = hold.progress._replace(current=None)
         hold.leaving = where
         hold.settling = True
         self.holds.to_ack(hold)
@@ -405,10 +394,10 @@ class SessionHandling(Handling):
 
     def _count_acked(self, hold: TurnHold) -> None:
         """Count what a verb of a later item acked too."""
-        if hold.done:
-            self._count(hold, hold.note_acked(hold.done[-1]))
+        if done := hold.progress.done:
+            self._count(hold, hold.note_acked(done[-1]))
 
-    def _count(self, hold: TurnHold, acked: Sequence[TurnDone]) -> None:
+    def _count(self, hold: TurnHold, acked: Sequence[TurnItem]) -> None:
         self.report.acked += len(acked)
         for one in acked:
             self.holds.tell_ended(hold, one.position, acked=True)
@@ -420,13 +409,13 @@ class SessionHandling(Handling):
             while waiting and sum(holds.values()) < BATCH_ITEMS:
                 hold = waiting.popleft()
                 if isinstance(hold, TurnHold) and not hold.over:
-                    holds[hold] = len(hold.done) + 1
+                    holds[hold] = len(hold.progress.done) + 1
             # Only now: what the event loop adds to a hold from here on, it has put into `done` again.
             settlements, began = [hold.to_settle() for hold in holds], time.monotonic()
             settled = run(self._sessions.queue.transact(self.db, partial(self._turns.settle, settlements=settlements)))
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.acked:
-                    hold.last_acked = settlement.done[outcome.acked - 1]
+                    hold.last_acked = settlement.progress.done[outcome.acked - 1]
             self._loop.call_soon_threadsafe(self.settled, list(holds), settlements, settled, began)
 
     def settled(
@@ -436,7 +425,7 @@ class SessionHandling(Handling):
             tell_acked(Acked(self._sessions.queue, (), items, 0, time.monotonic() - began))
         for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
             if outcome.acked:  # also if the lease was lost since
-                self._count(hold, hold.note_acked(settlement.done[outcome.acked - 1]))
+                self._count(hold, hold.note_acked(settlement.progress.done[outcome.acked - 1]))
             if hold.over:
                 continue
             if hold.note(settlement, outcome, began):

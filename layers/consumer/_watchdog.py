@@ -30,6 +30,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from fdbqueue.base.arguments import check_whole
 from fdbqueue.lowlevel import Database, Named, Shown, attempts, only_database, verb
 from fdbqueue.stored.shapes import Due
 
@@ -94,8 +95,7 @@ class Watchdog(Named):
         batch: int = 500,
     ) -> None:
         positive(interval, "interval")
-        if type(batch) is not int or batch < 1:
-            raise ValueError(f"batch is how many timers one transaction fires, at least 1, not {batch!r}.")
+        check_whole(batch, "batch is how many timers one transaction fires", least=1)
         sessions = sessions_of(leases)
         own = leases if sessions is None else sessions.line.leases
         self.leases: Leases = given_leases(cast("Leases | QueueWithLeases", own), "Watchdog", "or Sessions")

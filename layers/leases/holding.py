@@ -37,6 +37,8 @@ def several(leases: Iterable[L], verb: str) -> list[L]:
     Raises:
         TypeError: one lease was given, or something that is no iterable.
     """
+    if type(leases) is list:
+        return leases.copy()
     if isinstance(leases, (*_REFS, str, bytes, Mapping)) or not isinstance(leases, Iterable):
         one = verb.removesuffix("_many")
         raise TypeError(f"{verb} takes leases, as in {verb}(db, [lease]), not {leases!r}. For one lease use {one}.")
@@ -135,7 +137,7 @@ class Holding:
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = await self._held(tr, leases)
+        held = await self._read(tr, leases)
         await asked
         policy = await self._retry.known(tr, last=last)
         # Before the first write: if a policy raises, all leases must stay with their holder.
@@ -152,7 +154,7 @@ class Holding:
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = await self._held(tr, leases)
+        held = await self._read(tr, leases)
         await asked
         fates = {}
         for packed, stored, notes in held:
@@ -182,6 +184,10 @@ class Holding:
     def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Held]]:
         """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
         check_refs(leases)
+        return self._read(tr, leases)
+
+    def _read(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Held]]:
+        """Return what `_held` does, of checked leases."""
         return self._held_alone(tr, leases[0]) if len(leases) == 1 else self._held_together(tr, leases)
 
     async def _held_alone(self, tr: Transaction, lease: LeaseRef) -> list[Held]:

@@ -157,8 +157,9 @@ class Leases(Named, ByPosition[V]):
         return self.head.taking(self.queue, retry, self.now_us)
 
     def __repr__(self) -> str:
-        backoff = "" if self.retry.backoff is None else f", backoff={function_text(self.retry.backoff)}"
-        return f"Leases({self.layout.describe()}, max_attempts={self.retry.max_attempts}{backoff})"
+        policy = self.retry.policy
+        backoff = "" if policy.backoff is None else f", backoff={function_text(policy.backoff)}"
+        return f"Leases({self.layout.describe()}, max_attempts={policy.max_attempts}{backoff})"
 
     @verb
     async def enqueue(

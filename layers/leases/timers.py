@@ -357,13 +357,7 @@ class ReclaimReport(Shown):
 async def reclaim(
     tr: Transaction, layout: Layout, *, limit: int, now_us: int, retry: Retry
 ) -> tuple[ReclaimReport, bool]:
-    """Fire up to `limit` due timers. Return the report and whether anything was written.
-
-    Raises:
-        ValueError: `limit` is less than 1.
-    """
-    if limit < 1:
-        raise ValueError(f"limit is how many timers to settle, at least 1, not {limit}.")
+    """Fire up to `limit` due timers. Return the report and whether anything was written."""
     overdue = await due_timers(tr, layout, now_us, limit=limit)
     moves = Transitions(tr, layout, now_us)
     try:

@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 from fdbqueue import Position
 from fdbqueue.lowlevel import Layout, Moves, Notes, Steps, Transaction
 from fdbqueue.moves.taking import Takes
-from fdbqueue.stored.looks import know_policy
-from fdbqueue.stored.policies import Backoff, Policy
+from fdbqueue.stored.looks import look
+from fdbqueue.stored.policies import Policy
 
 from .lease import Disposition
 
@@ -68,24 +68,16 @@ class Retry:
         """The queue's policy, by the last look at it."""
         return self.layout.known.policy
 
-    @property
-    def max_attempts(self) -> int | None:
-        """The number of attempts after which an item becomes a dead letter; None: no limit."""
-        return self.policy.max_attempts
-
-    @property
-    def backoff(self) -> Backoff | None:
-        """Returns an item's wait before the next attempt; None: none was given, and there is no wait."""
-        return self.policy.backoff
-
     async def known(self, tr: Transaction, *, last: bool = False) -> Policy:
         """Return the policy for a transaction that fails an attempt, by a look once a second.
 
         Args:
             last: whether the attempt was the last one, whatever its number.
         """
-        await know_policy(tr, self.layout)
-        return replace(self.policy, max_attempts=1) if last else self.policy
+        known = self.layout.known
+        if not (known.is_part or known.relies(tr)):
+            await look(tr, self.layout)
+        return replace(known.policy, max_attempts=1) if last else known.policy
 
 
 class Transitions(Moves):

@@ -26,13 +26,13 @@ Source
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 from fdbqueue import Queue
+from fdbqueue.base.arguments import check_whole
 from fdbqueue.base.times import clock_us
 from fdbqueue.lowlevel import CODEC_ERRORS, Database, Named, Transaction, positive, rows, value_of, verb
 
@@ -75,9 +75,11 @@ class TokenBucket(Named):
         positive(seconds, "seconds")
         if not callable(clock):
             raise TypeError(f"clock is a function that returns the time, as time.time, not {clock!r}.")
-        self.count = _tokens(count, "count is how many tokens are added")
+        check_whole(count, "count is how many tokens are added", least=1)
+        self.count = count
         self.seconds = seconds
-        self.burst = self.count if burst is None else _tokens(burst, "burst is how many tokens the bucket holds")
+        self.burst = count if burst is None else burst
+        check_whole(self.burst, "burst is how many tokens the bucket holds", least=1)
         self.name = name
         self._queue = queue
         self._clock = clock
@@ -107,7 +109,7 @@ class TokenBucket(Named):
         *Conflicts:* with every other take of this bucket that gets tokens. *Cost:* one read, and one write if it gets
         some. If the key is new, one or two range reads, and up to two clears.
         """
-        _tokens(tokens, "tokens is how many are taken")
+        check_whole(tokens, "tokens is how many are taken", least=1)
         if tokens > self.burst:
             raise ValueError(f"{self!r} holds at most {self.burst} tokens, and never {tokens}. Give it a larger burst.")
         return await self._queue.transact(tr, partial(self._take, tokens=tokens))
@@ -163,13 +165,3 @@ async def take_all(db: Database, queue: Queue[Any], buckets: Sequence[TokenBucke
                 raise Empty(number, wait)  # it rolls back what was taken of the others
 
     await queue.transact(db, body)
-
-
-def _tokens(number: object, told: str) -> int:
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{told}, an integer, not {number!r}.")
-    if number < 1:
-        raise ValueError(f"{told}, at least 1, not {number}.")
-    if number > sys.maxsize:
-        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
-    return number

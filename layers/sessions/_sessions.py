@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, cast
 
 from fdbqueue import BulkReport, Position, Queue
+from fdbqueue.base.arguments import check_whole
 from fdbqueue.lowlevel import (
     UNCHANGED,
     Database,
@@ -41,11 +42,10 @@ from .session.records import (
     SessionName,
     check_choice,
     check_concurrency,
-    check_count,
     deprecated_shards,
     pack_name,
 )
-from .session.session import StateCodec
+from .session.states import States
 from .workers.read_ahead import Turns
 from .workers.working import Ack, Working
 
@@ -129,6 +129,8 @@ class Sessions(Named, Operators[V]):
         consumer: str | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
+        given = locals()
+        self._arguments = {name: given[name] for name in given.keys() - {"self", "queue", "shards"}}
         if not isinstance(queue, Queue):
             raise TypeError(
                 f"Sessions are of a Queue, as in Sessions(Queue('orders')), not of {queue!r}. Sessions have leases and"
@@ -136,16 +138,12 @@ class Sessions(Named, Operators[V]):
             )
         if queue.order is not None:
             raise ValueError(f"{queue!r} has an order, and sessions have levels: give the queue without an order.")
-        check_count(levels, "levels is the number of levels of a session", most=MAX_LEVELS)
-        check_count(quantum, "quantum is how many items a session does in one turn")
+        check_whole(levels, "levels is the number of levels of a session", least=1, most=MAX_LEVELS)
+        check_whole(quantum, "quantum is how many items a session does in one turn", least=1)
         policy = check_policy(max_attempts, backoff)
-        functions: list[tuple[str, object]] = [("clock", clock)]
-        if weights is not None:
-            functions.append(("weights", weights))
-        if gates is not None:
-            functions.append(("gates", gates))
-        for told, function in functions:
-            if not callable(function):
+        functions: dict[str, object] = {"clock": clock, "weights": weights, "gates": gates}
+        for told, function in functions.items():
+            if not callable(function) and (function is not None or told == "clock"):
                 raise TypeError(f"{told} is a function, not {function!r}.")
         this_consumer(consumer)
         if len(queue.layout.prefix) > QUEUE_BYTES:
@@ -168,26 +166,12 @@ class Sessions(Named, Operators[V]):
         rules = Rules(quantum, weights, Retry(queue.layout), blocks, holds, concurrency, gates)
         self.line = Line(queue, rules, clock)
         """The line of ready sessions, for layers and tools."""
-        self._working: Working[V] = Working(queue, self.line, StateCodec(queue, state_codec), consumer)
+        self._working: Working[V] = Working(queue, self.line, States(queue, state_codec), consumer)
         self.turns: Turns[V] = Turns(self.line, self._working)
         """How a consumer works through the turns of sessions."""
         self.staged = LineQueue(self.line.leases, consumer=consumer)
         """The line, as waiting workers take from it."""
         self._batchers: dict[int, TransactionBatcher[Ack, None]] = {}
-        self._arguments = {
-            "levels": levels,
-            "concurrency": concurrency,
-            "gates": gates,
-            "quantum": quantum,
-            "weights": weights,
-            "max_attempts": max_attempts,
-            "backoff": backoff,
-            "on_dead": on_dead,
-            "delays": delays,
-            "state_codec": state_codec,
-            "consumer": consumer,
-            "clock": clock,
-        }
 
     @property
     def sessions(self) -> Sessions[V]:
@@ -398,7 +382,7 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* with a transaction that extends or reclaims this lease. If it was the last item, with an enqueue
         into this session. *Cost:* four reads in parallel, and about eight writes.
         """
-        encoded = self._working.encoded_state(state)
+        encoded = self._working.states.encoded(state)
         own = self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
         done = _checked(result, then)
         ack = (own, lease, encoded, done)
@@ -447,7 +431,7 @@ class Sessions(Named, Operators[V]):
         leased until the lease expires. *Cost:* as `ack`; one more read when the quantum is used up; once a second,
         three reads in parallel about a pause.
         """
-        encoded = self._working.encoded_state(state)
+        encoded = self._working.states.encoded(state)
         duration_us = positive(duration, "duration")
         done = _checked(result, then)
         body = partial(self._working.ack_and_next, ref=lease, state=encoded, done=done, duration_us=duration_us)
@@ -518,7 +502,7 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* in a transaction, with every write of the state. *Cost:* one read.
         """
         key = self.line.session(pack_name(session)).state_key
-        return await self.queue.read(tr, partial(self._working.stored_state, key=key))
+        return await self.queue.read(tr, partial(self._working.states.read, key=key))
 
     @verb
     async def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> None:
@@ -530,7 +514,7 @@ class Sessions(Named, Operators[V]):
 
         *Conflicts:* as `ack`. *Cost:* three reads in parallel, one write.
         """
-        encoded = self._working.encoded_state(state)
+        encoded = self._working.states.encoded(state)
 
         await self.queue.transact(tr, partial(self._working.set_state, ref=lease, state=encoded))
         if isinstance(lease, SessionLease):

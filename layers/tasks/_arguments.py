@@ -6,7 +6,6 @@ import hashlib
 import inspect
 import json
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 
 from fdbqueue import CodecError
+from fdbqueue.base.arguments import check_whole
 from fdbqueue.base.typed import decoder, look_at
 
 from ..leases import Backoff, Done
@@ -377,20 +377,6 @@ def check_by(by: object) -> None:
     """
     if not (by is None or isinstance(by, str) or callable(by)):
         raise TypeError(f"Give the name of a parameter, or a function of the task's arguments, not {by!r}.")
-
-
-def check_whole(number: object, told: str, *, least: int = 0) -> None:
-    """Refuse what is no whole number.
-
-    Raises:
-        TypeError: it is no integer. ValueError: it is less than `least`, or too large.
-    """
-    if not isinstance(number, int) or isinstance(number, bool):
-        raise TypeError(f"{told}, an integer, not {number!r}.")
-    if number < least:
-        raise ValueError(f"{told}, at least {least}, not {number}.")
-    if number > sys.maxsize:
-        raise ValueError(f"{told}, less than 2^63, and this number is larger.")
 
 
 def check_parameter(by: By, arguments: Arguments, told: str) -> None:

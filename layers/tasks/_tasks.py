@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, ParamSpec, Protocol, TypeVar, cast, overload
 
-from fdbqueue.base.arguments import check_flag
+from fdbqueue.base.arguments import check_flag, check_whole
 from fdbqueue.lowlevel import Database, Named, Transaction, is_database, verb
 from fdbqueue.stored.layout import Name
 from fdbqueue.stored.names import queue_text
@@ -20,7 +20,7 @@ from ..consumer import ConsumerReport
 from ..leases import Backoff, exponential
 from ..schedules import CatchUp, Plan, Schedules, rule_of
 from ..sessions import Gate, Sessions
-from ._arguments import Arguments, By, Concurrency, Rate, TaskOptions, Unique, check_whole
+from ._arguments import Arguments, By, Concurrency, Rate, TaskOptions, Unique
 from ._lane import NAMES, Lane, Source, lane_of
 from ._running import Running, current
 from ._task import LIMITED, AsyncTask, BaseTask, Call, CallGroup, Task

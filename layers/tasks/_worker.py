@@ -12,7 +12,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from fdbqueue.base.arguments import check_flag
+from fdbqueue.base.arguments import check_flag, check_whole
 from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
 from fdbqueue.stored.known import LOOK_SECONDS
 from fdbqueue.stored.names import queue_text
@@ -21,7 +21,6 @@ from ..common.handlers import ThreadPool
 from ..common.waiting import Beside, at_signals, in_event_loop
 from ..consumer import Consumer, ConsumerReport
 from ..consumer.health import Health, Probe
-from ._arguments import check_whole
 from ._lane import Lane
 from ._running import Handler
 from ._tasks import Tasks

@@ -193,8 +193,13 @@ MUTANTS = (
     ),
     Mutant(
         "a process that only gives back does not look at the policy",
-        "fdbqueue/stored/looks.py",
-        (("    if not (layout.known.is_part or layout.known.relies(tr)):\n        await look(tr, layout)\n", ""),),
+        "layers/leases/transitions.py",
+        (
+            (
+                "        if not (known.is_part or known.relies(tr)):\n            await look(tr, self.layout)\n",
+                "",
+            ),
+        ),
         tests=("tests/queue/test_policies.py::test_a_process_that_only_gives_back_follows_the_stored_policy",),
     ),
     Mutant(
@@ -744,7 +749,7 @@ MUTANTS = (
     Mutant(
         "a sweep of items of a session does not conflict with an ack of its consumer",
         "layers/sessions/line/tracking.py",
-        (("            line.note_edit(tr, record.pointer, bytes(leased))\n", "            pass\n"),),
+        (("            await line.note_edit(tr, record.pointer)\n", "            pass\n"),),
         Kind.sessions,
         tests=(
             "tests/layers/sessions/test_sessions_fence.py::test_what_is_swept_under_a_consumers_hands_is_removed_once",

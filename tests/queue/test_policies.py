@@ -164,9 +164,9 @@ def test_of_a_function_the_text_is_stored_and_each_process_follows_its_own(db: A
     assert about(db, space).policy == f"backoff={doubling.__module__}.doubling"
     theirs, bare = Leases(Queue(space), backoff=doubling), Leases(Queue(space))
     assert failed(theirs, db) == "delayed"
-    assert theirs.retry.backoff is doubling
+    assert theirs.retry.policy.backoff is doubling
     assert bare.lease(db) is None
-    assert bare.retry.backoff is None
+    assert bare.retry.policy.backoff is None
     with pytest.warns(RuntimeWarning, match=r"doubling.*text only.*constant\(1.0\)"):
         Leases(Queue(space), backoff=constant(1)).lease(db)
 

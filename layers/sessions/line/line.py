@@ -19,6 +19,7 @@ from fdbqueue import ChecksBypassed, FormatError, Position, Queue, SessionClosed
 from fdbqueue.engine.optional import has_turns
 from fdbqueue.lowlevel import (
     NO_NOTES,
+    TAKEN,
     KeyValue,
     Notes,
     Steps,
@@ -361,14 +362,21 @@ class Line:
         """Store a leased pointer with other contents."""
         tr.set(self.layout.leased.key(turn.packed), with_notes(stored_pointer(pointer), turn.notes))
 
-    def note_edit(self, tr: Transaction, packed: bytes, leased: bytes) -> None:
-        """Note in a leased pointer that a call has changed or removed an item of its session that is not in progress.
+    async def note_edit(self, tr: Transaction, packed: bytes) -> None:
+        """Note that a call has changed or removed an item of the session with this pointer that is not in progress.
 
-        A consumer may have begun this item too. Its next ack conflicts with this, and then compares what it has begun.
+        A lease that has seen this item reads the pointer by snapshot, and conflicts with this. If the pointer is
+        leased, a consumer may have begun this item too. Its next ack conflicts with this, and then compares what it has
+        begun.
         """
-        pointer, notes = self.pointer(packed, leased), self.notes(packed, leased)
-        edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes)
-        tr.set(self.layout.leased.key(packed), edited)
+        key = self.layout.available.key(packed)
+        tr.add_write_conflict_key(key)
+        tr.add_write_conflict_key(key + TAKEN)
+        value = await value_of(tr.get(self.layout.leased.key(packed)))
+        if value.present():
+            pointer, notes = self.pointer(packed, bytes(value)), self.notes(packed, bytes(value))
+            edited = with_notes(stored_pointer(replace(pointer, edits=pointer.edits + 1)), notes)
+            tr.set(self.layout.leased.key(packed), edited)
 
     async def others_wait(self, tr: Transaction, now_us: int, record: SessionRecord | None) -> bool:
         """Return whether another session is ready, or waits at a gate of this one, by its record.

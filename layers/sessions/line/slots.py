@@ -14,7 +14,7 @@ it wakes, it adds slots for the items that became available. The waker of a seri
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from msgspec.structs import replace
 
@@ -73,6 +73,15 @@ Entries: TypeAlias = dict[bytes, Entry]
 """Entries by the ids of their slots."""
 
 
+class SlotHolder(NamedTuple):
+    """The slot that has an item."""
+
+    place: bytes
+    """The packed position of its pointer in the line."""
+    leased: bytes
+    """Its stored pointer, if the item is in progress; b"": the item waits there for its back-off."""
+
+
 class Slots:
     """The slots of the sessions in one line.
 
@@ -105,6 +114,28 @@ class Slots:
         key = session.slots_prefix + slot
         value = await value_of(tr.get(key))
         return self._decoded(key, bytes(value)) if value.present() else None
+
+    async def holder(
+        self, tr: Transaction, session: Session, record: SessionRecord, packed: bytes
+    ) -> SlotHolder | None:
+        """Return the slot that has an item, in progress or waiting for its back-off; None: none has.
+
+        The item that a serial session waits with is not told: it is the first one.
+
+        *Conflicts:* with a transaction that leases the item, or ends its lease.
+        """
+        if record.slots:
+            tr.add_read_conflict_key(session.mark(packed))
+        for slot, entry in (await self.pointers(tr.snapshot, session, record)).items():
+            if slot and entry.current != packed:
+                continue
+            value = await value_of(tr.get(self._line.layout.leased.key(entry.place)))
+            leased = bytes(value) if value.present() else b""
+            if leased and self._line.pointer(entry.place, leased).current == packed:
+                return SlotHolder(entry.place, leased)
+            if slot:
+                return SlotHolder(entry.place, b"")
+        return None
 
     def _decoded(self, key: bytes, value: bytes) -> Entry:
         return read_entry(self._line.items.layout, key, value)

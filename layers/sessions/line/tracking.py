@@ -14,7 +14,6 @@ from fdbqueue import Position
 from fdbqueue.base.times import HELD_US
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
-    TAKEN,
     Database,
     Transaction,
     clear_parts,
@@ -112,21 +111,11 @@ async def release(tr: Transaction, line: Line, moves: PointerMoves, address: Pos
         kind == Due.TTL and not Takes.is_over(stored, notes, now_us)
     ):
         return True
-    if available.present() and record.pointer:
-        leased = await value_of(tr.get(line.layout.leased.key(record.pointer)))
-        if leased.present() and line.pointer(record.pointer, bytes(leased)).current == packed:
-            return True  # it runs to its end
-        if leased.present():
-            line.note_edit(tr, record.pointer, bytes(leased))
-        # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-        pointer_key = line.layout.available.key(record.pointer)
-        tr.add_write_conflict_key(pointer_key)
-        tr.add_write_conflict_key(pointer_key + TAKEN)
-    if available.present() and record.slots:
-        entries = await line.slots.entries(tr.snapshot, session)
-        if any(entry.current == packed for entry in entries.values()):
+    if available.present():
+        if await line.slots.holder(tr, session, record, packed) is not None:
             return True  # it runs to its end, or its slot removes it when its back-off is over
-        tr.add_read_conflict_key(session.mark(packed))
+        if record.pointer:
+            await line.note_edit(tr, record.pointer)
     own.leave("delayed" if delayed.present() else "available", packed, notes)
     if kind == Due.GO:
         own.put_back(packed, stored, notes, now_us=now_us, delay_us=notes.visible_at_us - HELD_US)

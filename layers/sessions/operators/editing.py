@@ -16,7 +16,6 @@ from msgspec.structs import replace
 from fdbqueue import ChecksBypassed, Position, Queue, StoredItem
 from fdbqueue.lowlevel import (
     STATES,
-    TAKEN,
     UNCHANGED,
     Database,
     Editing,
@@ -236,20 +235,11 @@ class SessionEditing(Editing[Any]):
         record = session.record_in(await value_of(tr.get(session.record_key)))
         if record is None or one.state != "available":
             return None
-        if record.slots:
-            tr.add_read_conflict_key(session.mark(one.packed))
-        for slot, entry in (await self._line.slots.pointers(tr.snapshot, session, record)).items():
-            place = entry.place
-            if slot and entry.current != one.packed:
-                continue
-            leased = await value_of(tr.get(self._line.layout.leased.key(place)))
-            if not leased.present():
-                continue
-            stored = bytes(leased)
-            pointer = self._line.pointer(place, stored)
-            if pointer.current == one.packed:
-                return SessionHolder(place, pointer, self._line.notes(place, stored))
-        return None
+        found = await self._line.slots.holder(tr, session, record, one.packed)
+        if found is None or not found.leased:
+            return None
+        place, stored = found
+        return SessionHolder(place, self._line.pointer(place, stored), self._line.notes(place, stored))
 
     # --- the line
 
@@ -280,13 +270,7 @@ class SessionEditing(Editing[Any]):
             await self._line.slots.balance(tr, moves, session, free)
         else:
             if record.pointer:
-                # A lease that has seen this item reads the pointer by snapshot, and conflicts with this.
-                shard = self._line.layout
-                tr.add_write_conflict_key(shard.available.key(record.pointer))
-                tr.add_write_conflict_key(shard.available.key(record.pointer) + TAKEN)
-                leased = await value_of(tr.get(shard.leased.key(record.pointer)))
-                if leased.present():
-                    self._line.note_edit(tr, record.pointer, bytes(leased))
+                await self._line.note_edit(tr, record.pointer)
             if await self._has_none(tr, session, record, now_us) and await self._line.withdraw(
                 tr, moves, record.pointer
             ):

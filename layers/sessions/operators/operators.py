@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
@@ -70,8 +70,7 @@ class Operators(Items[V]):
         *Conflicts:* with enqueues into this session, and with a transaction that leases, acks or gives it back. *Cost:*
         a few reads and writes.
         """
-        name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).pause, name=name))
+        await self._write(tr, session, Operating(self.line).pause)
 
     @verb
     async def resume(self, tr: Transaction | Database, session: SessionName) -> None:
@@ -88,8 +87,7 @@ class Operators(Items[V]):
         *Conflicts:* and *Cost:* as `pause`; three reads more for each pointer of the session. If something of it is
         damaged, it reads the lines of all sessions, and conflicts with what moves one of the session's pointers.
         """
-        name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).resume, name=name))
+        await self._write(tr, session, Operating(self.line).resume)
 
     @verb
     async def set_concurrency(self, tr: Transaction | Database, session: SessionName, concurrency: int | None) -> None:
@@ -111,8 +109,7 @@ class Operators(Items[V]):
         """
         if concurrency is not None:
             check_concurrency(concurrency)
-        name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).set_concurrency, name=name, limit=concurrency))
+        await self._write(tr, session, Operating(self.line).set_concurrency, limit=concurrency)
 
     @verb
     async def set_limit(self, tr: Transaction | Database, gate: SessionName, limit: int | None) -> None:
@@ -190,8 +187,7 @@ class Operators(Items[V]):
         """
         if later not in ("refuse", "renew"):
             raise ValueError(f"later is 'refuse' or 'renew', not {later!r}.")
-        name = pack_name(session)
-        await self.queue.transact(tr, partial(Operating(self.line).remove, name=name, later=later))
+        await self._write(tr, session, Operating(self.line).remove, later=later)
 
     @verb
     async def skip(self, tr: Transaction | Database, session: SessionName) -> bool:
@@ -199,8 +195,7 @@ class Operators(Items[V]):
 
         Returns whether it was blocked. *Conflicts:* and *Cost:* as `pause`.
         """
-        name = pack_name(session)
-        return await self.queue.transact(tr, partial(Operating(self.line).skip, name=name))
+        return await self._write(tr, session, Operating(self.line).skip)
 
     @verb
     async def redrive(
@@ -224,10 +219,8 @@ class Operators(Items[V]):
         *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
         writes each.
         """
-        limit = _checked(limit, "dead letters")
-        name, wanted = pack_name(session), self._wanted(session, position)
-        body = partial(Operating(self.line).redrive, name=name, positions=wanted, limit=limit)
-        return await self.queue.transact(tr, body)
+        limit, wanted = _checked(limit, "dead letters"), self._wanted(session, position)
+        return await self._write(tr, session, Operating(self.line).redrive, positions=wanted, limit=limit)
 
     @verb
     async def purge(
@@ -242,21 +235,21 @@ class Operators(Items[V]):
 
         Arguments, *Conflicts* and *Cost:* as `redrive`.
         """
-        limit = _checked(limit, "dead letters")
-        name, wanted = pack_name(session), self._wanted(session, position)
-        body = partial(Operating(self.line).purge, name=name, positions=wanted, limit=limit)
-        return await self.queue.transact(tr, body)
+        limit, wanted = _checked(limit, "dead letters"), self._wanted(session, position)
+        return await self._write(tr, session, Operating(self.line).purge, positions=wanted, limit=limit)
+
+    def _write(
+        self, tr: Transaction | Database, session: SessionName, body: Callable[..., Steps[T]], **terms: object
+    ) -> Steps[T]:
+        return self.queue.transact(tr, partial(body, name=pack_name(session), **terms))
 
     def _wanted(self, session: SessionName, position: Position | Iterable[Position] | None) -> list[Position] | None:
         """Return the positions of dead letters, or their addresses, as positions in their session."""
         if position is None:
             return None
         wanted = dead_positions(position)
-        available, places = (
-            self.line.layout.available,
-            [named_by(self.line, one, pack_name(session))[1] for one in wanted],
-        )
-        return [available.position(self.line.layout.prefix + packed) for packed in places]
+        layout, name = self.line.layout, pack_name(session)
+        return [layout.position_of(layout.available.key(named_by(self.line, one, name)[1])) for one in wanted]
 
     @verb
     async def scheduled(

@@ -47,7 +47,8 @@ from ..line.mending import remove_stray
 from ..line.slots import Entries, Entry
 from ..line.tracking import with_items
 from ..session.records import GateRecord, SessionRecord, name_of, pointer_of, unpack_gate_record, unpack_record
-from ..session.session import Session, read_codec_name
+from ..session.session import Session
+from ..session.states import read_codec_name
 from .listing import read_session_stats
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from fdbqueue import FormatError
+from fdbqueue.base.times import LONGEST_SECONDS
 from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import (
     UNREADABLE,
@@ -291,7 +292,8 @@ def _where(record: SessionRecord, place: str, pointer: bytes) -> tuple[Status, s
     if record.is_stopped:
         return ("blocked" if record.blocked else "paused"), "", None, None
     if place == "delayed":
-        return "waiting", "", None, seconds_or_none(notes_of(pointer).visible_at_us)
+        until = seconds_or_none(notes_of(pointer).visible_at_us)
+        return "waiting", "", None, None if until == LONGEST_SECONDS else until  # it has held items only
     statuses: dict[str, Status] = {"gated": "gated", "available": "ready"}
     return statuses.get(place, "idle"), "", None, None
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fdbqueue import FormatError, Position
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.engine.steps import finished
-from fdbqueue.lowlevel import Notes, Transaction, V, notes_of, pack, rows, started, value_of
+from fdbqueue.lowlevel import UNCHANGED, Notes, Transaction, V, notes_of, rows, started, value_of
 
 from ...leases import Lease, LeaseHandle
 from ...leases.lease import check_handles_text, check_place
@@ -75,43 +74,38 @@ class SessionHandle(LeaseHandle):
             ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class TurnDone:
-    """An item whose handler has returned."""
-
-    position: Position
-    state: Any
-    """The session's new state, encoded; `UNCHANGED`: none."""
-    result: bytes = b""
-    """The encoded result, for the item's completion."""
-    stored: bytes = b""
-    """The stored item as the consumer read it ahead; b"": it was leased."""
-
-    @property
-    def begun(self) -> Begun:
-        """The item as the consumer began it."""
-        return Begun(pack(self.position), self.stored)
-
-
-class Begun(NamedTuple):
+class TurnItem(NamedTuple):
     """An item that a consumer has begun."""
 
+    position: Position
     packed: bytes
     """Its packed position."""
-    stored: bytes
+    stored: bytes = b""
     """The stored item as the consumer read it ahead; b"": unknown, since it was leased."""
+    state: Any = UNCHANGED
+    """The session's new state, encoded, once its handler has returned; `UNCHANGED`: none."""
+    result: bytes = b""
+    """The encoded result of its handler, for its completion."""
 
 
-@dataclass(frozen=True, slots=True)
-class Behind:
-    """Items that a consumer finished earlier in this turn, with acks that are pending or just committed."""
+class TurnProgress(NamedTuple):
+    """How far a consumer is in a turn, ahead of its acks."""
 
-    done: tuple[TurnDone, ...] = ()
-    """The items, in order."""
+    done: tuple[TurnItem, ...] = ()
+    """Items whose handlers have returned, in order, with acks that are pending or just committed."""
+    current: TurnItem | None = None
+    """The item in progress behind them; None: the last one is done, and no other has begun."""
     acked: bytes = b""
     """The packed position of the last item in front of these that is known to be acked; b"": none is."""
-    own: bytes = b""
-    """The stored item of this lease as the consumer read it ahead."""
+
+    @property
+    def begun(self) -> list[TurnItem]:
+        """All these items, in the order in which the consumer began them."""
+        return [*self.done] if self.current is None else [*self.done, self.current]
+
+    def without(self, acked: int) -> TurnProgress:
+        """Return the same, once the first items are known to be acked."""
+        return TurnProgress(self.done[acked:], self.current, self.done[acked - 1].packed) if acked else self
 
 
 @filled_by_slots
@@ -127,7 +121,7 @@ class SessionLease(Lease[V]):
     """The position of the session's pointer in the line."""
     generation: int = 0
     """The session's generation."""
-    behind: Behind | None = field(default=None, repr=False, compare=False)
+    behind: TurnProgress | None = field(default=None, repr=False, compare=False)
     """Set by a consumer that works ahead of its acks. A verb of this lease acks these items first."""
     used: list[str] = field(default_factory=list, repr=False, compare=False)
     """The verbs that were called with this lease, for the consumer that made it."""
@@ -172,7 +166,7 @@ class Compared(NamedTuple):
     """How many are acked already."""
     rows: list[tuple[bytes, bytes]]
     """The keys and stored bytes of those behind them, up to the first that was changed or removed."""
-    changed: Begun | None
+    changed: TurnItem | None
     """The first item that was changed or removed; None: none was."""
 
 
@@ -204,9 +198,7 @@ async def read_turn(
         return None, head
 
 
-async def look_at_begun(
-    tr: Transaction, turn: Turn, begun: Sequence[Begun], head: SessionHead, *, known: bytes = b""
-) -> Compared:
+async def look_at_begun(tr: Transaction, turn: Turn, progress: TurnProgress, head: SessionHead) -> Compared:
     """Compare the items that a consumer has begun with what is stored.
 
     An item that a call by position has changed or removed since is not the consumer's any more. Neither are those that
@@ -216,10 +208,10 @@ async def look_at_begun(
     caller reads. All else that removes or changes a waiting item writes the leased pointer, too.
 
     Args:
-        begun: the items, in the order in which the consumer began them.
+        progress: the items, and the last one in front of them that the consumer knows to be acked.
         head: the session's first items, as this transaction has read them. Others are read one by one.
-        known: the packed position of the last item in front of these that the consumer knows to be acked.
     """
+    begun = progress.begun
     places = [one.packed for one in begun]
     acked = turn.pointer.acked
     first = places.index(acked) + 1 if acked in places else 0
@@ -229,7 +221,7 @@ async def look_at_begun(
     reads = [started(rows(tr.snapshot, key, key + b"\x00", limit=1)) for key in keys if key not in stored]
     for read in reads:
         stored.update((row.key, row.value) for row in await read)
-    if not first and acked not in (b"", known) and not any(key in stored for key in keys):
+    if not first and acked not in (b"", progress.acked) and not any(key in stored for key in keys):
         return Compared(len(places), [], None)  # a verb of a later item has acked all of them
     found: list[tuple[bytes, bytes]] = []
     for key, one in zip(keys, begun[first:], strict=True):

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from fdbqueue import FormatError
-from fdbqueue.base.arguments import surrogate
+from fdbqueue.base.arguments import check_whole, surrogate
 from fdbqueue.base.deprecation import deprecated
 from fdbqueue.base.typed import filled_by_slots
 from fdbqueue.engine.keys import NOT_A_TUPLE
@@ -509,10 +509,7 @@ def pack_gate(gate: SessionName) -> bytes:
 
 def check_gate_limit(limit: object) -> None:
     """Raise an error if this is no limit of a gate."""
-    if type(limit) is not int:
-        raise TypeError(f"The limit of a gate is how many items run at once, a whole number, not {limit!r}.")
-    if not 0 <= limit <= MAX_LIMIT:
-        raise ValueError(f"The limit of a gate is how many items run at once, 0 to {MAX_LIMIT:,}, not {limit}.")
+    check_whole(limit, "The limit of a gate is how many items run at once", most=MAX_LIMIT)
 
 
 def called(told: str, function: Callable[[Any], T], session: SessionName) -> T:
@@ -553,20 +550,12 @@ MAX_CONCURRENCY = 256
 
 def check_concurrency(given: object) -> None:
     """Raise an error if this is no number of items that may run at once."""
-    check_count(given, "concurrency is how many items of a session run at once", most=MAX_CONCURRENCY)
-
-
-def check_count(count: object, told: str, *, most: int | None = None) -> None:
-    """Raise an error if this is no number from 1 to `most`. `told` begins the message."""
-    if type(count) is not int:
-        raise TypeError(f"{told}, a whole number, not {count!r}.")
-    if count < 1 or (most is not None and count > most):
-        raise ValueError(f"{told}, at least 1{'' if most is None else f' and at most {most}'}, not {count}.")
+    check_whole(given, "concurrency is how many items of a session run at once", least=1, most=MAX_CONCURRENCY)
 
 
 def deprecated_shards(given: object, name: str, *, stacklevel: int = 3) -> None:
     """Warn that the caller spreads ready sessions over shards, which has no effect any more."""
-    check_count(given, "shards was over how many lines ready sessions were spread", most=64)
+    check_whole(given, "shards was over how many lines ready sessions were spread", least=1, most=64)
     deprecated(name, since="0.3.0", instead="Sessions without it: there is one line", stacklevel=stacklevel)
 
 

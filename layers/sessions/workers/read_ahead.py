@@ -14,12 +14,10 @@ from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pac
 from ...leases import FollowUp, Lease
 from ..line.line import Line, PointerMoves
 from ..line.slots import Where
-from ..session.lease import Begun, Behind, SessionLease, Turn, TurnDone, look_at_begun, read_turn
+from ..session.lease import SessionLease, TurnItem, TurnProgress, look_at_begun, read_turn
 from ..session.records import Held
+from ..session.session import Session
 from .working import Working
-
-NOTHING = Begun(b"", b"")
-"""No item is in progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,10 @@ class Settlement:
     """The outcome of a turn, to be written."""
 
     pointer: Lease[Held]
-    done: Sequence[TurnDone]
-    current: Begun
-    """The item that is in progress now, or `NOTHING`."""
+    progress: TurnProgress
+    """The items to ack, and the one that is in progress now."""
     leaving: Where | None
     """Where the session goes; None: its turn goes on."""
-    acked: bytes = b""
-    """The packed position of the last item in front of `done` that is known to be acked; b"": none is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +94,19 @@ class Turns(Generic[V]):
         self._line = line
         self.working = working
 
-    def key(self, pointer: Lease[Held], done: TurnDone) -> bytes:
-        """Return the key of an item that is done."""
+    def session(self, pointer: Lease[Held]) -> Session:
+        """Return the keys of a leased session."""
         held = pointer.value.pointer
-        return self._line.session(held.name, held.generation).layout.available.key(pack(done.position))
+        return self._line.session(held.name, held.generation)
 
-    async def look(
-        self, tr: Transaction, pointer: Lease[Held], *, done: Sequence[TurnDone], limit: int, acked: bytes = b""
-    ) -> Ahead | None:
+    async def look(self, tr: Transaction, pointer: Lease[Held], *, progress: TurnProgress, limit: int) -> Ahead | None:
         """Read the next items of a leased session; None if the lease is lost. It writes nothing.
 
         Args:
-            done: items that the consumer has done, and does not know to be acked.
+            progress: what the consumer has done, and does not know to be acked.
             limit: how many items to read.
-            acked: the packed position of the last item in front of `done` that is known to be acked.
         """
-        held = pointer.value.pointer
-        session = self._line.session(held.name, held.generation)
+        session, done = self.session(pointer), progress.done
         stated = tr.snapshot.get(session.state_key)
         now_us = self._line.leases.now_us()
         others = started(self._line.others_wait(tr, now_us, None))
@@ -124,7 +115,7 @@ class Turns(Generic[V]):
         state = await value_of(stated)
         if turn is None or turn.notes.token != pointer.token:
             return None
-        left = head.without({session.layout.available.key(pack(one.position)) for one in done}).rows[:limit]
+        left = head.without({session.layout.available.key(one.packed) for one in done}).rows[:limit]
         # The next lease of the session removes an item whose life is over, or whose group was cancelled.
         over = len(left)
         for at, row in enumerate(left):
@@ -132,9 +123,9 @@ class Turns(Generic[V]):
             if turn.record.limit or await session.is_out(tr, row, now_us):
                 over = at
                 break
-        leaves = _is_stopped(turn)
+        leaves = turn.record.is_stopped
         if turn.pointer.edits and done:  # the ack of these would be refused, and all that is done behind them
-            compared = await look_at_begun(tr, turn, [one.begun for one in done], head, known=acked)
+            compared = await look_at_begun(tr, turn, progress, head)
             leaves = leaves or compared.changed is not None
         if turn.pointer.slot and not leaves:
             leaves = turn.record.slots > turn.record.limit
@@ -156,47 +147,46 @@ class Turns(Generic[V]):
         *Conflicts:* none. *Cost:* five reads in parallel. The caller need not commit: that would wait until all it has
         read is on disk. If the power fails before, the consumer ends too, and begins no item by this answer.
         """
-        held = pointer.value.pointer
-        session, now_us = self._line.session(held.name, held.generation), self._line.leases.now_us()
+        session, now_us = self.session(pointer), self._line.leases.now_us()
         others = started(self._line.others_wait(tr, now_us, None))
         turn, head = await read_turn(tr, self._line, pack(pointer.position), session, limit=1)
         if await others or turn is None or turn.notes.token != pointer.token:
             return False
         if not head.rows or head.rows[0].key < first or head.is_due(now_us):
             return False
-        return turn.pointer.edits == edits and not (_is_stopped(turn) or turn.record.limit)
+        return turn.pointer.edits == edits and not (turn.record.is_stopped or turn.record.limit)
 
     async def is_live(self, tr: Transaction, pointer: Lease[Held], position: Position) -> bool:
         """Return whether a lease is live, and one of its session's items is there.
 
         *Conflicts:* none. *Cost:* three reads in parallel.
         """
-        held = pointer.value.pointer
-        session = self._line.session(held.name, held.generation)
+        session = self.session(pointer)
         reading = tr.snapshot.get(session.layout.available.key(pack(position)))
         turn, _ = await read_turn(tr, self._line, pack(pointer.position), session, limit=0)
         value = await value_of(reading)
         return turn is not None and turn.notes.token == pointer.token and value.present()
 
-    async def why_taken(self, tr: Transaction, pointer: Lease[Held], begun: Sequence[Begun]) -> str:
+    async def why_taken(self, tr: Transaction, pointer: Lease[Held], begun: Sequence[TurnItem]) -> str:
         """Return how a call by position took away the first of some items that the consumer has begun; "" if none did.
 
         *Conflicts:* none. *Cost:* up to five reads for each.
         """
-        held = pointer.value.pointer
-        session = self._line.session(held.name, held.generation)
+        session = self.session(pointer)
         return await self.working.why_taken(tr, session, [one.packed for one in begun])
 
     async def item(
-        self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, behind: Behind
+        self, db: Database, pointer: Lease[Held], row: KeyValue, state: bytes | None, progress: TurnProgress
     ) -> SessionLease[V]:
         """Return the lease of a further item.
 
         Raises:
             FormatError, CodecError: it can't be read.
         """
+        layout = self.session(pointer).layout
+        item = TurnItem(layout.position_of(row.key), layout.available.packed(row.key), row.value)
         held = Held(pointer.value.pointer, row, state)
-        return await self.working.open(db, pointer, held, Behind(behind.done, behind.acked, row.value))
+        return await self.working.open(db, pointer, held, progress._replace(current=item))
 
     def encoded(self, result: Any) -> Any:
         """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
@@ -204,7 +194,7 @@ class Turns(Generic[V]):
         Raises:
             CodecError, ValueError: the state can't be stored.
         """
-        return self.working.encoded_state(result.value) if isinstance(result, NewState) else UNCHANGED
+        return self.working.states.encoded(result.value) if isinstance(result, NewState) else UNCHANGED
 
     async def settle(self, tr: Transaction, settlements: list[Settlement]) -> list[SettledTurn]:
         """Ack the finished items of several turns, and end the turns that are over."""
@@ -220,23 +210,19 @@ class Turns(Generic[V]):
         return outcomes
 
     async def _settle(self, tr: Transaction, moves: PointerMoves, one: Settlement) -> SettledTurn:
-        held = one.pointer.value.pointer
-        session = self._line.session(held.name, held.generation)
-        begun, count = [done.begun for done in one.done], len(one.done)
-        if one.current.packed:
-            begun.append(one.current)
-        packed = pack(one.pointer.position)
-        limit = 0 if held.slot else count + 1  # a slot looks for its next item itself
+        session, (done, current, _) = self.session(one.pointer), one.progress
+        begun, count, packed = one.progress.begun, len(done), pack(one.pointer.position)
+        limit = 0 if one.pointer.value.pointer.slot else count + 1  # a slot looks for its next item itself
         turn, head = await read_turn(tr, self._line, packed, session, limit=limit)
         if turn is None or turn.notes.token != one.pointer.token:
             return SettledTurn(live=False, reason=await self.why_taken(tr, one.pointer, begun))
-        compared = await look_at_begun(tr, turn, begun, head, known=one.acked)
+        compared = await look_at_begun(tr, turn, one.progress, head)
         fenced, before = compared.changed is not None, min(compared.acked, count)
         reason = ""
         if compared.changed is not None:
             reason = await self.working.why_changed(tr, session, compared.changed.packed)
         found = compared.rows[: count - before]
-        await self.working.remove_done(tr, session, one.done[before:], found)
+        await self.working.remove_done(tr, session, done[before:], found)
         acked = before + len(found)
         pointer = replace(turn.pointer, used=turn.pointer.used + len(found))
         left = head.without({key for key, _ in found})
@@ -246,14 +232,8 @@ class Turns(Generic[V]):
         elif found:
             # If nothing was found, a verb of a later item has acked these, and noted that item. An item is noted only
             # as it is stored: from then on a call that changes it ends the lease.
-            current = pointer.current if fenced else one.current.packed or pointer.current
-            self._line.note(tr, turn, replace(pointer, current=current, acked=begun[acked - 1].packed))
-        key = session.layout.available.key(one.current.packed)
-        urgent = bool(one.current.packed and left.rows and left.rows[0].key < key)
-        edits, leaves = turn.pointer.edits, _is_stopped(turn)
+            packed = pointer.current if fenced or current is None else current.packed
+            self._line.note(tr, turn, replace(pointer, current=packed, acked=begun[acked - 1].packed))
+        urgent = bool(current and left.rows and left.rows[0].key < session.layout.available.key(current.packed))
+        edits, leaves = turn.pointer.edits, turn.record.is_stopped
         return SettledTurn(True, acked, fenced, urgent, edits, leaves, reason)
-
-
-def _is_stopped(turn: Turn) -> bool:
-    """Return whether a turn must end after the item in progress."""
-    return turn.record.paused or bool(turn.record.blocked)

@@ -10,7 +10,7 @@ from fdbqueue.lowlevel import Notes, Transaction, started
 
 from ...leases.enqueueing import Encoded
 from .._sessions import Sessions
-from ..session.session import StateCodec
+from ..session.states import States
 from .working import Working
 
 
@@ -38,7 +38,7 @@ async def append_rows(tr: Transaction, sessions: Sessions, items: Iterable[Sessi
 
     *Conflicts:* and *Cost:* as `Sessions.enqueue_many`, once for each run of items of a session with the same terms.
     """
-    working = Working(sessions.queue, sessions.line, StateCodec(sessions.queue, "bytes"), None)
+    working = Working(sessions.queue, sessions.line, States(sessions.queue, "bytes"), None)
     for wave in _waves(items):
         # No two groups of a wave have a session in common, so they may be under way at once.
         under_way = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Generic, Literal, TypeAlias, cast
+from typing import Generic, Literal, TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -41,8 +41,6 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.moves.taking import Takes
-from fdbqueue.stored.codecs import reason_of
-from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.editing import Unchanged
 
 from ...leases import Disposition, Lease
@@ -52,25 +50,21 @@ from ...leases.holding import mostly_lost
 from ...leases.lease import seconds_or_none, this_consumer
 from ..line.line import Line, PointerMoves, bypassed, enter_session, enter_sessions
 from ..session.lease import (
-    Begun,
-    Behind,
     SessionHandle,
     SessionLease,
     SessionRef,
     Turn,
-    TurnDone,
+    TurnItem,
+    TurnProgress,
     look_at_begun,
     read_turn,
 )
 from ..session.records import RENEWING, Held, pack_name
-from ..session.session import Session, SessionHead, SessionMoves, StateCodec
+from ..session.session import Session, SessionHead, SessionMoves
+from ..session.states import State, States, write_state
 from .keeping import KeptSession
 
-STATE_BYTES = 90_000
-"""The most bytes of an encoded state."""
-
-
-Ack: TypeAlias = "tuple[Session, SessionRef, bytes | Unchanged | None, ItemDone]"
+Ack: TypeAlias = "tuple[Session, SessionRef, State, ItemDone]"
 """A lease and its session, the session's new encoded state, and the item's result and follow-ups."""
 
 
@@ -88,10 +82,10 @@ class Working(Generic[V]):
         consumer: the workers' name; None: host name and process id.
     """
 
-    def __init__(self, queue: Queue[V], line: Line, states: StateCodec, consumer: str | None) -> None:
+    def __init__(self, queue: Queue[V], line: Line, states: States, consumer: str | None) -> None:
         self._queue = queue
         self._line = line
-        self._states = states
+        self.states = states
         self._consumer = consumer
         self._bypassed = hasattr(queue.codec, "is_over")
 
@@ -126,7 +120,7 @@ class Working(Generic[V]):
         return None
 
     async def open(
-        self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: Behind | None = None
+        self, tr: Transaction | Database, pointer: Lease[Held], held: Held, behind: TurnProgress | None = None
     ) -> SessionLease[V]:
         """Return a session's lease with an item that was read."""
         session = self._line.session(held.pointer.name, held.pointer.generation)
@@ -139,8 +133,7 @@ class Working(Generic[V]):
         else:
             found = session.queue.look_at(tr, row)
             item = found if isinstance(found, Item) else cast(Item[V], await found)
-        if held.state is not None:
-            await self._states.check_read(tr)
+        state = await self.states.decoded(tr, held.state)
         try:
             notes = notes_of(row.value)
         except FormatError as error:
@@ -157,7 +150,7 @@ class Working(Generic[V]):
             notes.error,
             seconds_or_none(notes.ttl_at_us) if notes.ttl_at_us else None,
             session=session.given_name,
-            state=None if held.state is None else self.decoded_state(held.state),
+            state=state,
             turn=pointer.position,
             generation=session.generation,
             behind=behind,
@@ -290,18 +283,17 @@ class Working(Generic[V]):
             if turn is None or turn.notes.token != ref.token or turn.pointer.current != pack(ref.position):
                 raise await self._lost(tr, ref)
             return turn, head
-        current = Begun(pack(ref.position), behind.own)
-        begun = [*(one.begun for one in behind.done), current]
         turn, head = await read_turn(tr, self._line, pack(ref.turn), session, limit=limit + len(behind.done))
         if turn is None or turn.notes.token != ref.token:
             raise await self._lost(tr, ref)
-        compared = await look_at_begun(tr, turn, begun, head, known=behind.acked)
+        compared = await look_at_begun(tr, turn, behind, head)
         if compared.changed is not None or not compared.rows:
             raise await self._lost(tr, ref, compared.changed)
         done = compared.rows[:-1]
         await self.remove_done(tr, session, behind.done[compared.acked :], done)
-        acked = begun[-2].packed if behind.done else turn.pointer.acked
-        turn.pointer = replace(turn.pointer, current=current.packed, used=turn.pointer.used + len(done), acked=acked)
+        acked = behind.done[-1].packed if behind.done else turn.pointer.acked
+        used = turn.pointer.used + len(done)
+        turn.pointer = replace(turn.pointer, current=pack(ref.position), used=used, acked=acked)
         return turn, head.without({key for key, _ in done})
 
     async def held(self, tr: Transaction, ref: SessionRef) -> tuple[Layout, bytes]:
@@ -324,11 +316,12 @@ class Working(Generic[V]):
             raise await self._lost(tr, ref)
         if behind is None and self._line.pointer(turn, bytes(stored)).current != packed:
             raise await self._lost(tr, ref)
-        if behind is not None and behind.own not in (b"", bytes(value)):
-            raise await self._lost(tr, ref, Begun(packed, behind.own))
+        item = None if behind is None else behind.current
+        if item is not None and item.stored not in (b"", bytes(value)):
+            raise await self._lost(tr, ref, item)
         return session.layout, bytes(value)
 
-    async def _lost(self, tr: Transaction, ref: SessionRef, changed: Begun | None = None) -> LeaseLost:
+    async def _lost(self, tr: Transaction, ref: SessionRef, changed: TurnItem | None = None) -> LeaseLost:
         """Return the error of a lost lease. It says why it is lost, if that is known.
 
         Args:
@@ -382,7 +375,7 @@ class Working(Generic[V]):
         moves: PointerMoves,
         session: Session,
         ref: SessionRef,
-        state: bytes | Unchanged | None,
+        state: State,
         done: ItemDone,
     ) -> None:
         """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
@@ -421,7 +414,7 @@ class Working(Generic[V]):
             return [*refused]
 
     async def ack_and_next(
-        self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone, duration_us: int
+        self, tr: Transaction, ref: SessionRef, state: State, done: ItemDone, duration_us: int
     ) -> Lease[Held] | None:
         """Remove the item in progress, and keep the session for its next one; None if its turn is over."""
         session = self.session_of(ref)
@@ -482,7 +475,7 @@ class Working(Generic[V]):
         await self._queue.transact(db, body)
 
     async def _done(
-        self, tr: Transaction, session: Session, ref: SessionRef, state: bytes | Unchanged | None, done: ItemDone
+        self, tr: Transaction, session: Session, ref: SessionRef, state: State, done: ItemDone
     ) -> tuple[Turn, SessionHead]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         packed = pack(ref.position)
@@ -498,7 +491,7 @@ class Working(Generic[V]):
             result = encode_result(done.result) if notes_of(stored).keep_s else b""
         except FormatError as error:
             raise session.layout.unreadable_item(packed, error) from error
-        await self.check_state(tr, state)
+        await self.states.check_write(tr, state)
         for follow_up in done.follow_ups:
             await follow_up.carry_out(tr)
         if done.follow_ups:  # some may be in this session
@@ -510,7 +503,7 @@ class Working(Generic[V]):
             session.add_conflicts_with_arrivals(tr)
             left.is_alone = True
         await remove(tr, session, [(key, stored)], {packed: result}, self._line.leases.now_us(), ends=ends)
-        self.write_state(tr, session, state)
+        write_state(tr, session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             turn.pointer = replace(turn.pointer, acked=packed)
         return turn, left
@@ -536,11 +529,11 @@ class Working(Generic[V]):
         await self._line.slots.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), delay_us=delay_us)
         moves.finish()
 
-    async def set_state(self, tr: Transaction, ref: SessionRef, state: bytes | Unchanged | None) -> None:
+    async def set_state(self, tr: Transaction, ref: SessionRef, state: State) -> None:
         """Write the state of a leased session."""
-        await self.check_state(tr, state)
+        await self.states.check_write(tr, state)
         turn, _ = await self.turn(tr, self.session_of(ref), ref)
-        self.write_state(tr, turn.session, state)
+        write_state(tr, turn.session, state)
         if isinstance(ref, SessionLease) and ref.behind is not None:
             moves = self._line.moves(tr)
             pointer = turn.pointer
@@ -556,83 +549,20 @@ class Working(Generic[V]):
         moves.finish()
         return expires_at_us
 
-    def encoded_state(self, state: Any) -> bytes | Unchanged | None:
-        """Encode a state.
-
-        Raises:
-            CodecError: the codec does not take it. ValueError: it is too large.
-        """
-        if state is None or isinstance(state, Unchanged):
-            return state
-        try:
-            encoded = self._states.encode(state)
-        except CodecError as error:
-            raise CodecError(
-                f"The state_codec of {self._queue!r} does not take this state: {error} Give Sessions the codec for it,"
-                " as state_codec='json'."
-            ) from error
-        if len(encoded) > STATE_BYTES:
-            raise ValueError(
-                f"The state of a session has at most {STATE_BYTES:,} bytes, not {len(encoded):,}. Keep the rest under"
-                " keys of your own, written in the ack's transaction."
-            )
-        return encoded
-
-    def decoded_state(self, stored: bytes | None) -> Any:
-        """Decode a stored state; None if there is none.
-
-        Raises:
-            CodecError: it does not decode.
-        """
-        try:
-            return None if stored is None else self._states.decode(stored)
-        except Exception as error:  # a codec may be code that is not ours
-            raise CodecError(
-                f"The state of a session of {self._queue!r} does not decode with the codec {self._states.name!r}:"
-                f" {reason_of(error)}. Give Sessions the state_codec that wrote it."
-            ) from error
-
     async def remove_done(
-        self, tr: Transaction, session: Session, done: Sequence[TurnDone], rows: list[tuple[bytes, bytes]]
+        self, tr: Transaction, session: Session, done: Sequence[TurnItem], rows: list[tuple[bytes, bytes]]
     ) -> None:
         """Remove items that a consumer has done. Store their results, and write their states.
 
         Args:
             rows: the keys and stored bytes of the first ones of `done`. The others stay.
         """
-        results = {pack(one.position): one.result for one in done}
+        results = {one.packed: one.result for one in done}
         for one in done[: len(rows)]:
-            await self.check_state(tr, one.state)
+            await self.states.check_write(tr, one.state)
         await remove(tr, session, rows, results, self._line.leases.now_us())
         for one in done[: len(rows)]:
-            self.write_state(tr, session, one.state)
-
-    async def stored_state(self, tr: Transaction, key: bytes) -> Any:
-        """Read a session's state, and decode it.
-
-        Raises:
-            CodecError, OtherCodec: it can't be decoded.
-        """
-        value = await value_of(tr.get(key))
-        if not value.present():
-            await check_renamed(tr.snapshot, self._line.layout)
-            return None
-        await self._states.check_read(tr)
-        return self.decoded_state(bytes(value))
-
-    async def check_state(self, tr: Transaction, state: bytes | Unchanged | None) -> None:
-        """Refuse to write an encoded state if another codec has written those of the queue."""
-        if isinstance(state, bytes):
-            await self._states.check_write(tr)
-
-    def write_state(self, tr: Transaction, session: Session, state: bytes | Unchanged | None) -> None:
-        """Write an encoded state."""
-        if isinstance(state, Unchanged):
-            return
-        if state is None:
-            tr.clear(session.state_key)
-        else:
-            tr.set(session.state_key, state)
+            write_state(tr, session, one.state)
 
 
 async def remove(

@@ -195,7 +195,7 @@ def test_a_drain_that_ends_by_itself_was_not_stopped(db: Any, queue: Queue) -> N
 def test_policies_can_be_sent_with_their_leases(queue: Queue, policy: Any) -> None:
     leases = pickle.loads(pickle.dumps(Leases(queue, backoff=policy)))
 
-    assert leases.retry.backoff == policy
+    assert leases.retry.policy.backoff == policy
     assert exponential(first=2) != exponential(first=3)
 
 

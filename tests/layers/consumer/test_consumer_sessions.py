@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,7 +15,6 @@ from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     ACKED,
-    UNCHANGED,
     Consumer,
     Lease,
     NewState,
@@ -25,7 +25,7 @@ from fdbqueue.layers import (
     immediately,
 )
 from fdbqueue.layers.consumer._turns import SessionHandling, TurnHold
-from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
+from fdbqueue.layers.sessions.session.lease import TurnItem, TurnProgress
 from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
@@ -194,16 +194,25 @@ def test_a_handler_may_write_the_state_or_ack_by_itself(db: Any, space: Subspace
     assert sessions.check(db).problems == ()
 
 
+def item_at(position: Position) -> TurnItem:
+    return TurnItem(position, pack(position))
+
+
 def test_a_late_answer_of_an_ack_counts_no_item_that_it_does_not_name() -> None:
     lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
-    first, second, third = (TurnDone(Position(n, b"", rank=1), UNCHANGED) for n in (1, 2, 3))
+    first, second, third = (item_at(Position(n, b"", rank=1)) for n in (1, 2, 3))
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
     assert hold.note_acked(second) == (first, second), "a handler has acked both itself"
     hold.add(third)
     assert hold.note_acked(first) == (), "the answer of an earlier ack comes late"
-    assert hold.before == Behind((third,), pack(second.position))
+    assert hold.progress == TurnProgress((third,), acked=second.packed)
+
+
+def add_and_ack(hold: TurnHold, done: TurnItem, acked: TurnItem) -> None:
+    hold.add(done)
+    hold.note_acked(acked)
 
 
 def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() -> None:
@@ -212,25 +221,26 @@ def test_an_item_that_is_done_costs_no_more_calls_while_many_acks_are_pending() 
     for pending in (1, 100):
         hold = TurnHold(lease)
         for n in range(pending):
-            hold.add(TurnDone(Position(n, b"", rank=1), UNCHANGED))
-        last = TurnDone(Position(pending, b"", rank=1), UNCHANGED)
-        costs.append(python_calls(lambda hold=hold, last=last: (hold.add(last), hold.note_acked(hold.done[0]))))  # type: ignore[misc]
-        assert len(hold.done) == pending, "one is acked"
+            hold.add(item_at(Position(n, b"", rank=1)))
+        last = item_at(Position(pending, b"", rank=1))
+        first = hold.progress.done[0]
+        costs.append(python_calls(partial(add_and_ack, hold, last, first)))
+        assert len(hold.progress.done) == pending, "one is acked"
     assert costs[1] < costs[0] + 5
 
 
 def test_an_ack_of_several_items_leaves_out_those_that_an_earlier_one_acked() -> None:
     lease: Any = Lease(Position(1, b""), None, {}, b"", 0.0, 1, "")
-    first, second, third = (TurnDone(Position(n, b"", rank=1), UNCHANGED) for n in range(3))
+    first, second, third = (item_at(Position(n, b"", rank=1)) for n in range(3))
     hold = TurnHold(lease)
     hold.add(first)
     hold.add(second)
-    assert hold.to_settle().done == (first, second)
+    assert hold.to_settle().progress.done == (first, second)
     hold.last_acked = second  # the thread knows; the event loop is behind
     hold.add(third)
-    assert (hold.to_settle().done, hold.to_settle().acked) == ((third,), pack(second.position))
+    assert hold.to_settle().progress == TurnProgress((third,), acked=second.packed)
     hold.note_acked(second)
-    assert (hold.to_settle().done, hold.to_settle().acked) == ((third,), pack(second.position))
+    assert hold.to_settle().progress == TurnProgress((third,), acked=second.packed)
 
 
 def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress_back(
@@ -239,11 +249,10 @@ def test_an_ack_of_a_consumer_that_comes_late_does_not_move_the_item_in_progress
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
     first: Any = run(sessions.turns.working.opened(db, pointer))
-    done = TurnDone(first.position, UNCHANGED)
-    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    behind = Behind((done,))
-    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
-    late = Settlement(pointer, [done], Begun(pack(second.position), b""), None)
+    done = TurnProgress((item_at(first.position),))
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, progress=done, limit=1)))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, done))
+    late = Settlement(pointer, done._replace(current=item_at(second.position)), None)
     third: Any = sessions.ack_and_next(db, second)  # it acks the first item too
     assert third.value == "3"
     run(sessions.queue.transact(db, lambda tr: sessions.turns.settle(tr, [late])))
@@ -257,15 +266,16 @@ def test_a_verb_does_not_write_a_state_again_that_a_later_one_has_replaced(db: A
     fill(sessions, db, "ann:1", "ann:2", "ann:3")
     pointer: Any = sessions.staged.lease(db)
     first: Any = run(sessions.turns.working.opened(db, pointer))
-    done = [TurnDone(first.position, b"old")]
+    done = [item_at(first.position)._replace(state=b"old")]
 
     def following() -> Any:
-        ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=done, limit=1)))
-        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, Behind(tuple(done))))
+        now = TurnProgress(tuple(done))
+        ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, progress=now, limit=1)))
+        return run(sessions.turns.item(db, pointer, ahead.rows[0], None, now))
 
     second = following()
     sessions.set_state(db, second, b"new")  # it acks the first item, and writes its state before
-    done.append(TurnDone(second.position, UNCHANGED))
+    done.append(item_at(second.position))
     sessions.nack(db, following())
     assert sessions.state(db, "ann") == b"new"
     assert lease_of(sessions, db).value == "3"

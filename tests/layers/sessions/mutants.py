@@ -118,14 +118,14 @@ MUTANTS = (
     Mutant(
         "a sweep removes the item in progress",
         TRACKING,
-        (("line.pointer(record.pointer, bytes(leased)).current == packed:", "False:"),),
+        (("if await line.slots.holder(tr, session, record, packed) is not None:", "if False:"),),
     ),
     Mutant(
         "an item that expires does not conflict with a lease of its session",
-        TRACKING,
+        LINE,
         (
-            ("        tr.add_write_conflict_key(pointer_key)\n", ""),
-            ("        tr.add_write_conflict_key(pointer_key + TAKEN)\n", ""),
+            ("        tr.add_write_conflict_key(key)\n", ""),
+            ("        tr.add_write_conflict_key(key + TAKEN)\n", ""),
         ),
     ),
     Mutant(
@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant(
         "a consumer does not store the results of the items before",
         WORKING,
-        (("        results = {pack(one.position): one.result for one in done}\n", "        results = {}\n"),),
+        (("        results = {one.packed: one.result for one in done}\n", "        results = {}\n"),),
     ),
     Mutant(
         "an item is given to two slots",

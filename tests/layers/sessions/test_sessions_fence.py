@@ -4,39 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import random
-import secrets
 import threading
-from collections import deque
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fdbqueue import LeaseLost, Position, Queue
 from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.layers import Consumer, FollowUp, Groups, Leases, NewState, Results, SessionLease, Sessions
-from fdbqueue.layers.consumer._turns import TurnHold
-from fdbqueue.layers.sessions.session.lease import Begun, Behind, TurnDone
+from fdbqueue.layers.sessions.session.lease import TurnProgress
 from fdbqueue.layers.sessions.session.records import new_pointer, pointer_of, stored_pointer
-from fdbqueue.layers.sessions.workers.read_ahead import NOTHING, SettledTurn
-from fdbqueue.lowlevel import KeyValue, pack, parse, run
+from fdbqueue.layers.sessions.workers.read_ahead import SettledTurn
+from fdbqueue.lowlevel import parse
 from tests.helpers.clock import Clock
 from tests.helpers.results import outcome_of
 from tests.helpers.sessions import assert_sound
+from tests.helpers.turns import VERBS, Hand, edit
 
-VERBS: dict[str, tuple[str, dict[str, Any]]] = {
-    "cancel": ("cancel", {}),
-    "update": ("update", {"value": -3}),
-    "update with the same value": ("update", {"value": -50}),
-    "update of headers": ("update", {"headers": {"n": 1}}),
-    "reschedule": ("reschedule", {"delay": 1_000}),
-    "reschedule at once": ("reschedule", {"delay": 0}),
-    "another level": ("reschedule", {"level": 0}),
-}
 AMOUNTS = (1_000, -1, -50, -4, -5)
 TOTALS = {"cancel": 990, "reschedule": 990, "update": 987}
 """The total without the item -50, or with its new value; it is 940 otherwise."""
@@ -45,80 +31,6 @@ TOTALS = {"cancel": 990, "reschedule": 990, "update": 987}
 @pytest.fixture
 def sessions(space: Subspace) -> Sessions[int]:
     return Sessions(Queue(space["jobs"], codec="json"), state_codec="json")
-
-
-def edit(sessions: Sessions[int], tr: Any, how: str, position: Position) -> Any:
-    verb, terms = VERBS[how]
-    return getattr(sessions, verb)(tr, "ann", position, **terms)
-
-
-@dataclass
-class Hand:
-    """A consumer's turn of the session "ann", step by step: it adds each item to the session's state."""
-
-    db: Any
-    sessions: Sessions[int]
-    hold: TurnHold = field(init=False)
-    lease: SessionLease[int] | None = field(init=False)
-    ahead: deque[KeyValue] = field(default_factory=deque)
-    state: Any = None
-    stored: bytes = b""
-
-    def __post_init__(self) -> None:
-        pointer: Any = self.sessions.staged.lease(self.db)
-        assert pointer is not None
-        self.hold = TurnHold(pointer)
-        self.lease = run(self.sessions.turns.working.opened(self.db, pointer))
-        assert self.lease is not None
-        self.state = self.lease.state
-        self.hold.current = Begun(pack(self.lease.position), b"")
-
-    def look(self, limit: int = 9) -> None:
-        """Read items ahead."""
-        done, turns = self.hold.done, self.sessions.turns
-        found = run(
-            self.sessions.queue.read(
-                self.db,
-                lambda tr: turns.look(tr, self.hold.lease, done=done, limit=limit, acked=self.hold.before.acked),
-            )
-        )
-        assert found is not None
-        # As far as the item in progress, which is not done, is not read again.
-        current = self.hold.current.packed if self.lease is not None else b""
-        available = self.sessions.line.session(self.hold.lease.value.pointer.name).layout.available
-        self.ahead = deque(row for row in found.rows if row.key != available.key(current))
-
-    def finish(self) -> None:
-        """The handler of the item in progress returns a new state."""
-        assert self.lease is not None
-        self.state = (self.state or 0) + self.lease.value
-        encoded = self.sessions.turns.encoded(NewState(self.state))
-        self.hold.add(TurnDone(self.lease.position, encoded, stored=self.stored))
-        self.lease = None
-
-    def begin(self) -> SessionLease[int]:
-        """Begin the next item that was read ahead."""
-        row = self.ahead.popleft()
-        turns, state = self.sessions.turns, self.sessions.turns.encoded(NewState(self.state))
-        self.lease = lease = run(turns.item(self.db, self.hold.lease, row, state, self.hold.before))
-        self.stored = row.value
-        self.hold.current = Begun(pack(lease.position), row.value)
-        return lease
-
-    def settle(self, tr: Any = None) -> SettledTurn:
-        """Ack what is done."""
-        settlement, turns = self.hold.to_settle(), self.sessions.turns
-        if tr is not None:
-            return run(turns.settle(tr, [settlement]))[0]
-        [settled] = run(self.sessions.queue.transact(self.db, lambda tr: turns.settle(tr, [settlement])))
-        if settled.acked:
-            self.hold.last_acked = settlement.done[settled.acked - 1]
-            self.hold.note_acked(self.hold.last_acked)
-        return settled
-
-    def leave(self) -> SettledTurn:
-        self.hold.current, self.hold.leaving = NOTHING, "place"
-        return self.settle()
 
 
 def do_the_rest(sessions: Sessions[int], db: Any) -> list[int]:
@@ -166,7 +78,7 @@ def test_an_item_is_not_taken_for_acked_if_the_consumer_does_not_know_of_the_las
     to_moment(hand, "noted")
     hand.finish()
     # A look whose read version was before the ack has told the consumer of an earlier one.
-    hand.hold.before, hand.hold.last_acked = Behind(hand.hold.done), None
+    hand.hold.progress, hand.hold.last_acked = TurnProgress(hand.hold.progress.done), None
 
     assert hand.settle().acked == 1
     hand.leave()
@@ -482,130 +394,3 @@ def test_each_item_is_in_the_state_once_with_its_last_value_whatever_operators_c
         assert sorted(sessions.state(db, name)) == sorted(wanted[key] for key in wanted if key[0] == name)
     assert report.acked + report_of_the_rest.acked == len(wanted)
     assert_sound(sessions, db)
-
-
-# --- random histories
-
-
-STEPS = st.one_of(
-    st.tuples(st.just("enqueue"), st.integers(0, 1)),
-    st.tuples(st.sampled_from(["look", "finish", "begin", "settle", "leave"])),
-    st.tuples(st.sampled_from(["finish", "begin"])),
-    st.tuples(st.just("edit"), st.sampled_from([*VERBS]), st.integers(0, 30)),
-)
-
-
-class World:
-    """A session, a consumer's turn of it, and a plain model: each value that is in the state, and what was edited."""
-
-    def __init__(self, db: Any, space: Subspace) -> None:
-        self.db = db
-        self.sessions: Sessions[int] = Sessions(Queue(space, codec="json"), state_codec="json")
-        self.values: dict[Position, int] = {}
-        """The items that are there."""
-        self.acked: list[int] = []
-        self.hand: Hand | None = None
-        self.begun: list[tuple[Position, int, bool]] = []
-        """The items that the consumer has begun and that are not known to be acked: with their values, and whether they
-        were edited since they were read."""
-        self.read: dict[Position, bool] = {}
-        """The items that were read ahead, and whether they were edited since."""
-        self.next = 1
-
-    def step(self, verb: str, *terms: Any) -> None:
-        getattr(self, verb)(*terms)
-        self._is_right()
-
-    def _is_right(self) -> None:
-        assert (self.sessions.state(self.db, "ann") or 0) == sum(self.acked)
-
-    def enqueue(self, level: int) -> None:
-        self.next += 1
-        value = 10 ** (self.next % 5) * self.next
-        self.values[self.sessions.enqueue(self.db, value, session="ann", level=level)] = value
-
-    def edit(self, how: str, which: int) -> None:
-        if not self.values:
-            return
-        position = [*self.values][which % len(self.values)]
-        value = self.values.pop(position)
-        after = edit(self.sessions, self.db, how, position)
-        assert after
-        self.begun = [(at, was, fenced or at == position) for at, was, fenced in self.begun]
-        self.read = {at: fenced or at == position for at, fenced in self.read.items()}
-        verb, terms = VERBS[how]
-        if verb != "cancel":
-            self.values[after] = terms.get("value", value)
-
-    def begin(self) -> None:
-        if self.hand is None:
-            if self.sessions.stats(self.db).ready:
-                self.hand = Hand(self.db, self.sessions)
-                assert self.hand.lease is not None
-                self.begun.append((self.hand.lease.position, self.hand.lease.value, False))
-        elif self.hand.lease is None and self.hand.ahead:
-            lease = self.hand.begin()
-            self.begun.append((lease.position, lease.value, self.read.pop(lease.position)))
-
-    def look(self) -> None:
-        if self.hand is not None and self._lives():
-            self.hand.look(limit=3)
-            own = self.hand.hold.lease.value.pointer
-            layout = self.sessions.line.session(own.name, own.generation).layout
-            self.read = {layout.position_of(row.key): False for row in self.hand.ahead}
-
-    def _lives(self) -> bool:
-        assert self.hand is not None
-        hold = self.hand.hold
-        look = self.sessions.turns.look
-        found = run(self.sessions.queue.read(self.db, lambda tr: look(tr, hold.lease, done=hold.done, limit=1)))
-        return found is not None
-
-    def finish(self) -> None:
-        if self.hand is not None and self.hand.lease is not None:
-            self.hand.finish()
-
-    def settle(self) -> None:
-        if self.hand is not None:
-            self._settled(self.hand.settle())
-
-    def leave(self) -> None:
-        if self.hand is None:
-            return
-        if self.hand.lease is not None:
-            self.hand.finish()
-        self._settled(self.hand.leave())
-        self.hand, self.begun, self.read = None, [], {}
-
-    def _settled(self, settled: SettledTurn) -> None:
-        whole = next((at for at, (_, _, fenced) in enumerate(self.begun) if fenced), len(self.begun))
-        if not settled.live:
-            assert whole < len(self.begun), "the edit of the item in progress has ended the lease"
-            return
-        assert settled.acked <= whole
-        assert settled.fenced == (whole < len(self.begun))
-        for position, value, _ in self.begun[: settled.acked]:
-            assert self.values.pop(position) == value
-            self.acked.append(value)
-        self.begun = self.begun[settled.acked :]
-
-    def end(self) -> None:
-        self.leave()
-        while (lease := self.sessions.lease(self.db)) is not None:
-            assert self.values.pop(lease.position) == lease.value
-            self.acked.append(lease.value)
-            self.sessions.ack(self.db, lease, state=(lease.state or 0) + lease.value)
-        self._is_right()
-        assert self.sessions.stats(self.db).delayed == len(self.values)
-        assert_sound(self.sessions, self.db)
-
-
-@settings(max_examples=25)
-@given(steps=st.lists(STEPS, min_size=6, max_size=40))
-def test_random_histories_do_what_the_model_does(db: Any, space: Subspace, steps: list[tuple[Any, ...]]) -> None:
-    world = World(db, space[secrets.token_hex(4)])
-    for value in range(5):
-        world.enqueue(value % 2)
-    for step in steps:
-        world.step(*step)
-    world.end()

@@ -30,10 +30,10 @@ MAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: Sessions("orders"), r"Sessions are of a Queue, as in Sessions\(Queue\('orders'\)\)"),  # type: ignore[arg-type]
     (lambda: Sessions(Leases(Queue("q"))), r"have leases and levels of their own"),  # type: ignore[arg-type]
     (lambda: Sessions(PriorityQueue(Queue("q")).queue), r"give the queue without an order"),
-    (lambda: Sessions(Queue("q"), levels=0), "levels is the number of levels of a session, at least 1"),
-    (lambda: Sessions(Queue("q"), levels="2"), "levels is the number of levels of a session, a whole number"),  # type: ignore[arg-type]
+    (lambda: Sessions(Queue("q"), levels=0), "levels is the number of levels of a session, from 1 to 256"),
+    (lambda: Sessions(Queue("q"), levels="2"), "levels is the number of levels of a session, an integer"),  # type: ignore[arg-type]
     (lambda: Sessions(Queue("q"), quantum=0), "quantum is how many items .* at least 1"),
-    (lambda: Sessions(Queue("q"), quantum=True), "quantum is how many items .* a whole number"),
+    (lambda: Sessions(Queue("q"), quantum=True), "quantum is how many items .* an integer"),
     (lambda: Sessions(Queue("q"), max_attempts=0), "max_attempts is at least 1"),
     (lambda: Sessions(Queue("q"), weights=3), "weights is a function"),  # type: ignore[arg-type]
     (lambda: Sessions(Queue("q"), backoff=1.0), "backoff is a function"),  # type: ignore[arg-type]

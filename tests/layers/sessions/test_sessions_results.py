@@ -25,10 +25,8 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.layers.sessions import UNCHANGED
-from fdbqueue.layers.sessions.session.lease import Behind
-from fdbqueue.layers.sessions.session.lease import TurnDone as ItemDone
-from fdbqueue.lowlevel import run
+from fdbqueue.layers.sessions.session.lease import TurnItem, TurnProgress
+from fdbqueue.lowlevel import pack, run
 from fdbqueue.moves.ends import encode_result
 from tests.helpers.clock import Clock
 from tests.helpers.names import beside
@@ -298,10 +296,9 @@ def test_a_verb_of_the_next_lease_stores_the_result_that_its_consumer_has(
     results.enqueue(db, "2", session="ann")
     pointer: Any = sessions.staged.lease(db)
     first: Any = run(sessions.turns.working.opened(db, pointer))
-    done = ItemDone(first.position, UNCHANGED, encode_result("one"))
-    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, done=[done], limit=1)))
-    behind = Behind((done,))
-    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, behind))
+    done = TurnProgress((TurnItem(first.position, pack(first.position), result=encode_result("one")),))
+    ahead: Any = run(sessions.queue.read(db, lambda tr: sessions.turns.look(tr, pointer, progress=done, limit=1)))
+    second: Any = run(sessions.turns.item(db, pointer, ahead.rows[0], None, done))
     sessions.extend(db, second)
     assert completion.wait(timeout=60) == "one"
 

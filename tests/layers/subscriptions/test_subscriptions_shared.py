@@ -201,16 +201,49 @@ def test_an_older_version_that_removes_the_request_with_its_delivery_wakes_the_c
     assert subscriptions.check(db).problems == ()
 
 
+class WatchingDatabase(StandIn):
+    """Notes the keys that its transactions watch. A call that watches its own request has looked for items before."""
+
+    def __init__(self, db: Any) -> None:
+        self._db = db
+        self.watched: set[bytes] = set()
+
+    def create_transaction(self) -> Any:
+        return WatchingTransaction(self._db.create_transaction(), self.watched)
+
+
+class WatchingTransaction:
+    def __init__(self, tr: Any, watched: set[bytes]) -> None:
+        self._tr, self._watched = tr, watched
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tr, name)
+
+    def watch(self, key: bytes) -> Any:
+        self._watched.add(key)
+        return self._tr.watch(key)
+
+
 def test_a_process_with_many_calls_lets_another_one_have_the_next_item(db: Any, space: Subspace) -> None:
+    seen = WatchingDatabase(db)
+
     async def session() -> None:
         here, there = (Subscriptions(Queue(space, codec="str")) for _ in range(2))
-        first = await many_wait(here, db, here.subscribe(db, "all"), 3)
-        [other] = await started(here, db, there.subscribe(db, "all"))
-        for value, task in ("0", first[0]), ("1", other), ("2", first[1]):
+        line = Waiters(here.leases.layout)
+
+        def stand(calls: int) -> bool:
+            """Return whether so many calls wait. One that has just registered looks once more, and may take an item."""
+            requests = run(line.first(db.create_transaction(), limit=0))
+            return sum(one.wish.wanted for one in requests) == calls and all(
+                one.key in seen.watched for one in requests
+            )
+
+        first = await many_wait(here, db, here.subscribe(db, "all"), 3, through=seen)
+        [other] = await started(here, seen, there.subscribe(db, "all"))
+        for left, value, task in (4, "0", first[0]), (3, "1", other), (2, "2", first[1]):
+            await until(lambda left=left: stand(left))  # type: ignore[misc]
             await here.leases.enqueue.aio(db, value)
             assert (await task).value == value
-            left = sum(not task.done() for task in (*first, other))
-            await until(lambda left=left: len(waiting(here, db)) == left)  # type: ignore[misc]
         await ended(first)
 
     asyncio.run(session())

@@ -201,6 +201,26 @@ def test_an_operator_pauses_changes_and_resets(db: Any, space: Subspace, clock: 
     assert schedules.list(db) == []
 
 
+def test_a_change_brings_no_tick_back_that_a_worker_with_a_clock_ahead_has_enqueued(
+    db: Any, space: Subspace, clock: Clock
+) -> None:
+    ahead = Program(space, lambda: clock.now + 3 * MINUTE, [], every=60)
+    own = Program(space, clock, [], every=60)
+    ahead.start(db)
+    clock.now += MINUTE
+    ahead.tick(db)
+    assert enqueued(space, db) == ["22:04:00"]
+
+    changed = own.app.schedules.change(db, "work", every=120)
+    assert changed.last_at is not None
+    assert changed.next_at == changed.last_at + 2 * MINUTE
+    for _ in range(7):
+        clock.now += MINUTE
+        own.tick(db)
+
+    assert enqueued(space, db) == ["22:04:00", "22:06:00", "22:08:00"]
+
+
 def test_workers_with_different_code_follow_the_one_that_started_last(db: Any, space: Subspace, clock: Clock) -> None:
     old, new = Program(space, clock, [], every=60), Program(space, clock, [], every=120)
     old.start(db)

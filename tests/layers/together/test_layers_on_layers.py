@@ -250,7 +250,7 @@ def test_an_item_that_fails_dies_by_the_policy_of_what_the_layer_is_made_of(
 
     assert lease.value == JOB
     fate = made.leases.nack(db, lease)
-    assert fate is (Disposition.available if leases.retry.max_attempts is None else Disposition.dead)
+    assert fate is (Disposition.available if leases.retry.policy.max_attempts is None else Disposition.dead)
     assert leases.check(db).ok
 
 
@@ -299,7 +299,7 @@ def test_a_layer_of_the_bare_queue_follows_the_policy_of_leases_beside_it(
 
 def test_a_layer_of_the_queue_of_a_priority_queue_follows_its_policy() -> None:
     jobs = PriorityQueue(Queue("jobs"), max_attempts=3)
-    assert StagedQueue(jobs.queue).leases.retry.max_attempts == 3
+    assert StagedQueue(jobs.queue).leases.retry.policy.max_attempts == 3
 
 
 @pytest.mark.parametrize(
@@ -333,4 +333,4 @@ def test_a_priority_queue_of_a_queue_with_a_policy_follows_it(queue: Queue) -> N
 
     with pytest.raises(TypeError, match=r"max_attempts=3"):
         PriorityQueue(queue, max_attempts=5)
-    assert PriorityQueue(queue).leases.retry.max_attempts == 3
+    assert PriorityQueue(queue).leases.retry.policy.max_attempts == 3
