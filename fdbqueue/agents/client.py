@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, BinaryIO, Generic, TypeAlias, TypeVar
 
 from fdbqueue.agents import words
-from fdbqueue.agents.words import DEFAULT, MAX_SIZE, Line, check_number, parse
+from fdbqueue.agents.words import DEFAULT, MAX_SIZE, AgentLine, check_number, parse
 from fdbqueue.errors import AgentError
 from fdbqueue.lowlevel import value_of, verb
 
@@ -370,7 +370,7 @@ class _Talk:
         await self.expect(words.OK, "version")
         await self.expect(words.OK, "type")
 
-    async def expect(self, wanted: Line, step: str) -> None:
+    async def expect(self, wanted: AgentLine, step: str) -> None:
         """Read a line. Answer Bye by Bye.
 
         Raises:
@@ -381,7 +381,7 @@ class _Talk:
             await self._answer(line)
             raise self.failed(step, line)
 
-    async def expect_or_bye(self, wanted: Line, step: str) -> bool:
+    async def expect_or_bye(self, wanted: AgentLine, step: str) -> bool:
         """Read a line. Return False if it is Bye, and answer it."""
         line = await self.line(step)
         if words.BYE.fits(line):

@@ -22,7 +22,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 from fdbqueue.agents import words
-from fdbqueue.agents.words import Line
+from fdbqueue.agents.words import AgentLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +282,7 @@ class Dialog:
         yield from self._ask(ConfirmWanted(id))
         self._success = True
 
-    def _expect(self, *wanted: Line) -> Generator[_Wish | Question, Any, tuple[Line, tuple[int, ...]]]:
+    def _expect(self, *wanted: AgentLine) -> Generator[_Wish | Question, Any, tuple[AgentLine, tuple[int, ...]]]:
         """Wait for one of these lines, and return it with its numbers. Any other line ends the dialog."""
         said = yield _Wish.line
         for line in wanted:
@@ -316,7 +316,7 @@ class Dialog:
         self._steps.close()
         self._input.clear()
 
-    def _say(self, line: Line, *numbers: int) -> None:
+    def _say(self, line: AgentLine, *numbers: int) -> None:
         self._output += line.said(*numbers) + b"\n"
 
     def _say_bye(self) -> None:

@@ -28,7 +28,7 @@ def check_number(given: int, name: str, most: int) -> int:
     return given
 
 
-class Line:
+class AgentLine:
     """A line of the protocol.
 
     Args:
@@ -70,20 +70,20 @@ class Line:
         return given if all(number <= most for number, most in zip(given, self.most.values(), strict=True)) else None
 
 
-HI = Line(b"Hi.")
-VERSION = Line(b"I speak SCS Queue protocol version 0.01.")
-SEND_TO = Line(b"I want to send to any agent of type number %d.", type=MAX_TYPE)
-AGENT = Line(b"I'm agent of type number %d.", type=MAX_TYPE)
-SIZE = Line(b"Data size is %d.", size=MAX_SIZE)
-RECEIVE = Line(b"I want to receive.")
-OFFER = Line(b"Data size is %d. Data ID is %d.", size=MAX_SIZE, id=MAX_ID)
-CONFIRM = Line(b"I confirm a success in processing data, which ID is %d.", id=MAX_ID)
-DATA = Line(b"Data:")
-DOT = Line(b".")
-OK = Line(b"OK.")
-FAIL = Line(b"Fail!")
-LOCKED = Line(b"Data is locked.")
-BYE = Line(b"Bye.")
+HI = AgentLine(b"Hi.")
+VERSION = AgentLine(b"I speak SCS Queue protocol version 0.01.")
+SEND_TO = AgentLine(b"I want to send to any agent of type number %d.", type=MAX_TYPE)
+AGENT = AgentLine(b"I'm agent of type number %d.", type=MAX_TYPE)
+SIZE = AgentLine(b"Data size is %d.", size=MAX_SIZE)
+RECEIVE = AgentLine(b"I want to receive.")
+OFFER = AgentLine(b"Data size is %d. Data ID is %d.", size=MAX_SIZE, id=MAX_ID)
+CONFIRM = AgentLine(b"I confirm a success in processing data, which ID is %d.", id=MAX_ID)
+DATA = AgentLine(b"Data:")
+DOT = AgentLine(b".")
+OK = AgentLine(b"OK.")
+FAIL = AgentLine(b"Fail!")
+LOCKED = AgentLine(b"Data is locked.")
+BYE = AgentLine(b"Bye.")
 LINES = (HI, VERSION, SEND_TO, AGENT, SIZE, RECEIVE, OFFER, CONFIRM, DATA, DOT, OK, FAIL, LOCKED, BYE)
 
 

@@ -130,7 +130,7 @@ def copy_queue(source: Database, target: Database, queue: Queue) -> CopyReport:
     for db in source, target:
         only_database(db, "copy_queue", "A copy is many transactions, in two databases.")
     check_is_queue(queue, "copy_queue")
-    copy = Copy(source, target, queue)
+    copy = DatabaseCopy(source, target, queue)
     copy.begin()
     moved = copy.unfinished()
     for state in MOVED:
@@ -181,7 +181,7 @@ def release_copy(source: Database, queue: Queue, *, target: Database | None = No
     for db in (source,) if target is None else (source, target):
         only_database(db, "release_copy", "It is a transaction in each of two databases.")
     check_is_queue(queue, "release_copy")
-    return Copy(source, source if target is None else target, queue).release(at_target=target is not None)
+    return DatabaseCopy(source, source if target is None else target, queue).release(at_target=target is not None)
 
 
 def digest_of(db: Database, layout: Layout) -> Digest:
@@ -200,7 +200,7 @@ def _digest(item: Stored) -> int:
     return int.from_bytes(blake2b(whole, digest_size=DIGEST_BYTES).digest())
 
 
-class Copy:
+class DatabaseCopy:
     """A copy under way."""
 
     def __init__(self, source: Database, target: Database, queue: Queue) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fdbqueue.agents import words
-from fdbqueue.agents.words import LINES, Line
+from fdbqueue.agents.words import LINES, AgentLine
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "agent-protocol.md"
 DIALOGS = ("Sending", "Receiving", "Confirming", "At any step")
@@ -41,7 +41,7 @@ def test_the_document_has_the_largest_numbers() -> None:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line.words.decode())
-def test_a_line_is_read_as_it_is_said(line: Line) -> None:
+def test_a_line_is_read_as_it_is_said(line: AgentLine) -> None:
     for numbers in ([0] * len(line.most), [*line.most.values()]):
         said = line.said(*numbers)
         assert line.numbers(said) == line.numbers(said.swapcase()) == tuple(numbers)
@@ -50,7 +50,7 @@ def test_a_line_is_read_as_it_is_said(line: Line) -> None:
 
 
 @pytest.mark.parametrize("line", [line for line in LINES if line.most], ids=lambda line: line.words.decode())
-def test_a_number_over_its_maximum_is_not_said_and_not_read(line: Line) -> None:
+def test_a_number_over_its_maximum_is_not_said_and_not_read(line: AgentLine) -> None:
     over = [most + 1 for most in line.most.values()]
     assert line.numbers(line.words % tuple(over)) is None
     with pytest.raises(ValueError, match=f"{next(iter(line.most))} is a whole number from 0 to"):

@@ -195,7 +195,7 @@ def test_a_copy_does_not_go_on_to_a_third_database(db: Any, other: Any, space: S
 def test_items_of_a_batch_are_safe_if_the_target_is_cleared(db: Any, other: Any, space: Subspace, few: None) -> None:
     queue = Queue(space)
     queue.enqueue_many(db, [b"%d" % number for number in range(9)])
-    claim = copying.Copy.claim
+    claim = copying.DatabaseCopy.claim
 
     def cleared_after_a_claim(copy: Any, state: str) -> int:
         number = claim(copy, state)
@@ -203,7 +203,7 @@ def test_items_of_a_batch_are_safe_if_the_target_is_cleared(db: Any, other: Any,
         return number
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(copying.Copy, "claim", cleared_after_a_claim)
+        patch.setattr(copying.DatabaseCopy, "claim", cleared_after_a_claim)
         with pytest.raises(TransferError, match=r"was cleared at the target.*3 items .* are safe at the source"):
             copy_queue(db, other, queue)
     assert queue.stats(db).claimed == 3
@@ -255,7 +255,7 @@ def test_a_copy_that_is_released_can_go_to_a_third_database(
 def test_a_copy_that_still_runs_fails_when_it_is_released(db: Any, other: Any, space: Subspace) -> None:
     queue: Queue[Any] = Queue(space, codec="json")
     queue.enqueue_many(db, range(5))
-    copy = copying.Copy(db, other, queue)
+    copy = copying.DatabaseCopy(db, other, queue)
     copy.begin()
     number = copy.claim("available")
     items = run(attempts(db, partial(copy.read_batch, number=number)))
@@ -270,7 +270,7 @@ def test_a_copy_that_still_runs_fails_when_it_is_released(db: Any, other: Any, s
 def test_a_copy_writes_nothing_into_a_queue_that_became_smart_meanwhile(db: Any, other: Any, space: Subspace) -> None:
     queue = Queue(space, codec="json")
     queue.enqueue(db, 1)
-    copy = copying.Copy(db, other, queue)
+    copy = copying.DatabaseCopy(db, other, queue)
     copy.begin()
     number = copy.claim("available")
     smart_queue(space).enqueue(other, Progress("a.iso", 1))
@@ -285,7 +285,7 @@ def test_a_subscription_sees_the_items_that_a_copy_gives_back(db: Any, other: An
     subscriptions = Subscriptions(Queue(space, codec="json"))
     subscription = subscriptions.subscribe(db, "all")
     subscriptions.enqueue_many(db, range(4))
-    copy = copying.Copy(db, other, Queue(space, codec="json"))
+    copy = copying.DatabaseCopy(db, other, Queue(space, codec="json"))
     copy.begin()
     copy.claim("available")
     assert [lease.value for lease in subscription.lease_many(db, limit=9)] == [3]
