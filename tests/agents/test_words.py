@@ -20,8 +20,9 @@ def section(title: str) -> str:
 
 
 def lines_of_the_document() -> set[str]:
-    """Return the lines that the tables of the dialogs have."""
+    """Return the lines that the tables of the dialogs have, and the paragraph about what all of them begin with."""
     rows = [row for title in DIALOGS for row in section(title).splitlines() if row.startswith("|")]
+    rows += [part for part in DOCUMENT.read_text().split("\n\n") if part.startswith("Each dialog begins")]
     return {one for row in rows for one in re.findall(r"`([^`]+)`", row) if not one.startswith("--")}
 
 
