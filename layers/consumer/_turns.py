@@ -66,6 +66,9 @@ class TurnHold(Hold):
     """Whether another session waited then."""
     looked: float = -math.inf
     """When that was, by `time.monotonic`."""
+    outdated: bool = False
+    """Whether an ack has found an item that goes in front of those read ahead, or that one of these may have changed.
+    A look that was under way then may not know of it."""
     seen: float = -math.inf
     """When a read of the session's record began that found it running, by `time.monotonic`."""
     stops: bool = False
@@ -123,8 +126,7 @@ class TurnHold(Hold):
             began: when its transaction began.
         """
         self.stops, self.seen = self.stops or outcome.leaves, max(self.seen, began)
-        if outcome.urgent or outcome.edits > self.edits:
-            self.rows.clear()
+        self.outdated = self.outdated or outcome.urgent or outcome.edits > self.edits
         self.fenced = self.fenced or outcome.fenced
         self.reason = outcome.reason or self.reason
         # A running handler may have ended the lease itself. If it has not, its own ack will find this out.
@@ -272,7 +274,8 @@ class SessionHandling(Handling):
         if not by_handler and (self._stopping.done() or hold.missing or hold.fenced):
             self.leave(hold, "place")
             return False
-        if not await self._are_good(hold):
+        if hold.outdated or not await self._are_good(hold):
+            hold.outdated = False
             hold.rows.clear()
         return bool(hold.rows) or await self._read_ahead(hold, by_handler=by_handler)
 
