@@ -118,9 +118,7 @@ class Slots:
     async def holder(
         self, tr: Transaction, session: Session, record: SessionRecord, packed: bytes
     ) -> SlotHolder | None:
-        """Return the slot that has an item, in progress or waiting for its back-off; None: none has.
-
-        The item that a serial session waits with is not told: it is the first one.
+        """Return the slot that has an item, in progress or, in a session of several slots, waiting for its back-off.
 
         *Conflicts:* with a transaction that leases the item, or ends its lease.
         """
@@ -131,10 +129,10 @@ class Slots:
                 continue
             value = await value_of(tr.get(self._line.layout.leased.key(entry.place)))
             leased = bytes(value) if value.present() else b""
-            if leased and self._line.pointer(entry.place, leased).current == packed:
+            if leased and self._line.pointer(entry.place, leased).current != packed:
+                leased = b""
+            if leased or slot:
                 return SlotHolder(entry.place, leased)
-            if slot:
-                return SlotHolder(entry.place, b"")
         return None
 
     def _decoded(self, key: bytes, value: bytes) -> Entry:
