@@ -343,6 +343,7 @@ class ItemHandling(Handling):
             self._loop.call_soon_threadsafe(self._acked, batch, lost, time.monotonic() - began)
 
     def _acked(self, batch: list[Hold], lost: list[Hold], seconds: float) -> None:
+        self.holds.pace.acked_in(seconds)
         if on_acked:
             leases = [hold.lease for hold in batch if hold not in lost]
             tell_acked(Acked(self.holds.queue, leases, len(leases), len(lost), seconds))

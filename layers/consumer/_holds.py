@@ -95,7 +95,9 @@ committed."""
 BATCH_ITEMS = 256
 """How many items one transaction leases, acks, or extends at most."""
 AHEAD_SECONDS = 0.1
-"""A consumer leases ahead what its handlers begin in this time."""
+"""A consumer leases ahead what its handlers begin in this time at least."""
+FASTEST = BATCH_ITEMS / 0.1
+"""The highest rate of handlers by which a consumer leases ahead, items a second."""
 WAIT_SECONDS = 1.0
 """After this time, items that were leased ahead and did not begin are given back."""
 GATHER_SECONDS = 0.02
@@ -219,8 +221,10 @@ class Pace:
 
     A lease or an ack costs a transaction, for one item or for a hundred. If handlers are quick, a few items leased
     ahead are gone before the next transaction ends, and most of the time goes into waits. So a consumer leases more
-    ahead: as many as its handlers begin in a tenth of a second. If handlers become slow, items that have waited for a
-    second are given back for other consumers, and none is leased ahead until handlers are quick again. (docs/adr/0121)
+    ahead: as many as its handlers can begin in a tenth of a second, or, where its transactions take longer, in the time
+    of a lease and an ack. The rate is that of the time in which there were items to handle: a wait for the database
+    says nothing of the handlers. If handlers become slow, items that have waited for a second are given back for other
+    consumers, and none is leased ahead until handlers are quick again. (docs/adr/0121)
 
     Args:
         concurrency: how many handlers run at once.
@@ -229,7 +233,19 @@ class Pace:
         clock: returns the time in seconds; for tests.
     """
 
-    __slots__ = ("_adapts", "_begun", "_clock", "_concurrency", "_floor", "_least", "_since", "capacity")
+    __slots__ = (
+        "_active",
+        "_adapts",
+        "_begun",
+        "_busy",
+        "_busy_since",
+        "_call_seconds",
+        "_clock",
+        "_concurrency",
+        "_floor",
+        "_least",
+        "capacity",
+    )
 
     def __init__(
         self, concurrency: int, capacity: int, *, adapts: bool, clock: Callable[[], float] = time.monotonic
@@ -239,8 +255,13 @@ class Pace:
         """The number of items that are leased at most now, begun or not."""
         self._adapts = adapts
         self._clock = clock
-        self._begun = 0
-        self._since = clock()
+        self._busy_since = clock()
+        self._active = self._begun = 0
+        """How many handlers run, and how many began since the capacity was adapted."""
+        self._busy = 0.0
+        """For how long some handler ran since then, until none did."""
+        self._call_seconds = 0.0
+        """How long a transaction that acks takes."""
 
     @property
     def is_quick(self) -> bool:
@@ -255,26 +276,43 @@ class Pace:
     def slow_down(self) -> None:
         """Lease nothing ahead, until each handler ends in less than a second again."""
         self._floor = self.capacity = self._concurrency
-        self._begun, self._since = 0, self._clock()
+        self._begin_anew(self._clock())
 
     def begin(self) -> None:
         """Note that a handler begins."""
+        if not self._active:
+            self._busy_since = self._clock()
+        self._active += 1
         self._begun += 1
+
+    def end(self) -> None:
+        """Note that a handler has ended."""
+        self._active -= 1
+        if not self._active:
+            self._busy += self._clock() - self._busy_since
+
+    def acked_in(self, seconds: float) -> None:
+        """Note how long a transaction took that acked."""
+        self._call_seconds = seconds if not self._call_seconds else (3 * self._call_seconds + seconds) / 4
 
     def adapt(self) -> None:
         """Adapt the capacity to the rate since the last time, if that is long enough ago to tell."""
         if not self._adapts:
             return
         now = self._clock()
-        seconds = now - self._since
-        if self._begun < self._least and seconds < AHEAD_SECONDS:
+        busy = self._busy + (now - self._busy_since if self._active else 0.0)
+        if self._begun < self._least and busy < AHEAD_SECONDS:
             return
-        rate = self._begun / max(seconds, 1e-6)
+        rate = self._begun / max(busy, 1e-6)
         if rate * WAIT_SECONDS > self._concurrency:
             self._floor = self._least
-        ahead = min(BATCH_ITEMS, int(rate * AHEAD_SECONDS))
+        # A lease is under way, what it brings waits, is handled, waits for an ack, and is acked: four calls' time.
+        ahead = int(min(rate, FASTEST) * max(AHEAD_SECONDS, min(4 * self._call_seconds, WAIT_SECONDS)))
         self.capacity = max(self._floor, min(self._concurrency + ahead, 2 * self.capacity))
-        self._begun, self._since = 0, now
+        self._begin_anew(now)
+
+    def _begin_anew(self, now: float) -> None:
+        self._begun, self._busy, self._busy_since = 0, 0.0, now
 
 
 class Holds:

@@ -344,6 +344,7 @@ class Run:
                 await self.handling.handle(holds.ready.popleft())
             finally:
                 self._running -= 1
+                holds.pace.end()
                 holds.changed.set()
             if self.handling.threads is not None:
                 await self._give_back_if_stuck()

@@ -419,6 +419,7 @@ class SessionHandling(Handling):
             for hold, settlement, outcome in zip(holds, settlements, settled, strict=True):
                 if outcome.acked:
                     hold.last_acked = settlement.progress.done[outcome.acked - 1]
+            self.holds.pace.acked_in(time.monotonic() - began)
             self._loop.call_soon_threadsafe(self.settled, list(holds), settlements, settled, began)
 
     def settled(

@@ -25,6 +25,27 @@ _STAYS = "        moves.enter_available(turn.packed, stored_pointer(rest), NO_NO
 
 MUTANTS = (
     Mutant(
+        "waits for the database count as time of the handlers",
+        "layers/consumer/_holds.py",
+        (
+            (
+                "        busy = self._busy + (now - self._busy_since if self._active else 0.0)",
+                "        busy = now - self._busy_since",
+            ),
+        ),
+        tests=(
+            "tests/layers/consumer/test_consumer_pace.py::test_a_wait_for_the_database_says_nothing_of_the_handlers",
+        ),
+    ),
+    Mutant(
+        "a distant cluster has no more leased ahead than a near one",
+        "layers/consumer/_holds.py",
+        (("max(AHEAD_SECONDS, min(4 * self._call_seconds, WAIT_SECONDS))", "AHEAD_SECONDS"),),
+        tests=(
+            "tests/layers/consumer/test_consumer_pace.py::test_more_is_leased_ahead_where_transactions_take_longer",
+        ),
+    ),
+    Mutant(
         "a lease does not conflict with who takes the same items",
         "layers/leases/taking.py",
         (

@@ -68,6 +68,30 @@ def test_a_rate_is_not_judged_by_a_few_handlers() -> None:
     assert paced(pace, clock, begun=1, seconds=0.0) == 64, "a clock that stands still does no harm"
 
 
+def test_a_wait_for_the_database_says_nothing_of_the_handlers() -> None:
+    pace = Pace(1, 4, adapts=True, clock=(clock := At()))
+    capacities = []
+    for _ in range(6):
+        for _ in range(pace.capacity):
+            pace.begin()
+            clock.seconds += 1 / 1_024
+            pace.end()
+        clock.seconds += 0.2  # until the next lease has brought items
+        pace.adapt()
+        capacities.append(pace.capacity)
+    assert capacities == [8, 16, 32, 64, 103, 103]
+
+
+def test_more_is_leased_ahead_where_transactions_take_longer() -> None:
+    pace = Pace(16, 32, adapts=True, clock=(clock := At()))
+    pace.acked_in(0.05)
+    assert [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(4)] == [64, 128, 216, 216]
+    for _ in range(20):
+        pace.acked_in(3.0)
+    found = [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(4)]
+    assert found == [432, 864, 1_016, 1_016], "no more than what can begin in a second"
+
+
 def test_a_given_prefetch_stays_as_it_is() -> None:
     pace = Pace(16, 20, adapts=False, clock=(clock := At()))
     assert paced(pace, clock, begun=1_000, seconds=AHEAD_SECONDS) == 20
