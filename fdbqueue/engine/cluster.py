@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import importlib.metadata
 import os
 import pathlib
 import shutil
@@ -281,18 +282,24 @@ def import_binding() -> Any:
     try:
         fdb.api_version(API_VERSION)
     except RuntimeError as error:
+        version = _binding_version()
         raise ClusterError(
-            f"The FoundationDB client library does not do API version {API_VERSION}: {error}. Install the client"
-            " package (foundationdb-clients) of version 7.3 or later."
+            f"The FoundationDB client library does not fit the Python package foundationdb {version}: {error} Install"
+            f" the client package (foundationdb-clients) {version}, or the Python package of the library's version."
         ) from error
     except Exception as error:
         reason = error.__context__ or error  # the loader's own error: the binding's says only that it found none
         raise ClusterError(
             "The FoundationDB client library can't be loaded"
-            f" ({reason}). Install the package foundationdb-clients 7.3, or point LD_LIBRARY_PATH at the folder of"
-            " libfdb_c.so. Without a cluster, memory: and file:PATH work as they are."
+            f" ({reason}). Install the package foundationdb-clients {_binding_version()}, or point LD_LIBRARY_PATH at"
+            " the folder of libfdb_c.so. Without a cluster, memory: and file:PATH work as they are."
         ) from error
     return fdb
+
+
+def _binding_version() -> str:
+    """Return the version of the installed binding, as 7.3: the client library must be of that one, or newer."""
+    return ".".join(importlib.metadata.version("foundationdb").split(".")[:2])
 
 
 def _import_fresh_binding() -> Any:
@@ -303,7 +310,7 @@ def _import_fresh_binding() -> Any:
             " found to load a second copy. Start processes with multiprocessing's spawn method, or open after forking."
         )
     # Keep the tuple layer's modules: they have no state, and other modules have imported their classes.
-    kept = {name: sys.modules[name] for name in ("fdb.tuple", "fdb.subspace_impl", "fdb.six")}
+    kept = {name: sys.modules[name] for name in ("fdb.tuple", "fdb.subspace_impl", "fdb.six") if name in sys.modules}
     for name in [name for name in sys.modules if name == "fdb" or name.startswith("fdb.")]:
         if name not in kept:
             del sys.modules[name]

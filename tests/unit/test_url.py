@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import importlib.metadata
 import os
 import pickle
 import re
@@ -20,6 +21,8 @@ import pytest
 import fdbqueue
 from fdbqueue.engine import cluster
 from fdbqueue.errors import ClusterError, FdbQueueError, StorageError, UrlError
+
+BINDING = ".".join(importlib.metadata.version("foundationdb").split(".")[:2])
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,25 @@ def test_a_missing_client_library_is_named_with_its_remedy(tmp_path: Path) -> No
     # With an installed library the cluster, of which there is none, does not answer.
     failed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert failed.returncode == 1
-    assert "foundationdb-clients 7.3" in failed.stderr or "did not answer" in failed.stderr
+    assert f"foundationdb-clients {BINDING}" in failed.stderr or "did not answer" in failed.stderr
+
+
+def test_a_client_library_of_another_version_is_named_with_its_remedy(tmp_path: Path) -> None:
+    cluster_file = tmp_path / "fdb.cluster"
+    cluster_file.write_text("x:y@127.0.0.1:4999\n")
+    code = (
+        "import fdb, fdbqueue\n"
+        "def refuse(version):\n"
+        "    raise RuntimeError('The binding requires a library of 740, but the installed one supports 730.')\n"
+        "fdb.api_version = refuse\n"
+        f"fdbqueue.open('fdb:{cluster_file}').create_transaction()"
+    )
+    failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert re.search(
+        rf"does not fit the Python package foundationdb {BINDING}: .* but the installed one supports 730. Install the"
+        rf" client package \(foundationdb-clients\) {BINDING}, or the Python package of the library's version.",
+        failed.stderr,
+    )
 
 
 @pytest.mark.cluster
