@@ -8,39 +8,93 @@ from typing import Any
 
 from tests.helpers.standin import StandIn
 
+WRITES = {
+    *("set", "clear", "clear_range", "clear_range_startswith", "append_if_fits", "compare_and_clear"),
+    *("add", "bit_and", "bit_or", "bit_xor", "max", "min", "byte_max", "byte_min"),
+    *("set_versionstamped_key", "set_versionstamped_value", "add_write_conflict_key", "add_write_conflict_range"),
+}
+"""What makes a commit go to the servers."""
+
 
 class Rounds(StandIn):
     """Counts the round trips of one transaction after the other. Reads that begin together share one.
 
-    No read comes at once, and there are no turns, so that layers do what they do on a cluster.
+    A read version takes one, too, unless the transaction is given one, and so does a commit of writes. No read comes at
+    once, and there are no turns, so that layers do what they do on a cluster.
     """
 
     def __init__(self, db: Any) -> None:
         self._db = self.wrapped = db
         self.rounds = 0
         """How many answers, one after the other, the reads of the latest transaction have waited for."""
+        self.others = 0
+        """How many trips all transactions made for read versions and commits, and those before the latest for reads."""
+
+    @property
+    def trips(self) -> int:
+        """The trips of all transactions, as if each began when the one before it had ended."""
+        return self.others + self.rounds
+
+    def begin(self) -> None:
+        """Count what follows as another transaction's."""
+        self.others += self.rounds
+        self.rounds = 0
 
     def create_transaction(self) -> Any:
-        self.rounds = 0
-        return _Transaction(self._db.create_transaction(), self)
+        self.begin()
+        return _Transaction(self._db.create_transaction(), self, _Began())
+
+
+class _Began:
+    """How far a transaction is."""
+
+    def __init__(self) -> None:
+        self.has_version = self.has_written = False
 
 
 class _Transaction:
-    def __init__(self, tr: Any, db: Rounds) -> None:
+    def __init__(self, tr: Any, db: Rounds, began: _Began) -> None:
         self._tr = tr
         self.db = db
+        self._began = began
 
     def __getattr__(self, name: str) -> Any:
         if name == "next_turn":
             raise AttributeError(name)
         found = getattr(self._tr, name)
         if name == "snapshot":
-            return _Transaction(found, self.db)
-        if name in ("get", "get_key"):
-            return lambda *args: _Read(found(*args), self.db)
-        if name == "get_range":
-            return lambda *args, **terms: _Range(found(*args, **terms), self.db)
+            return _Transaction(found, self.db, self._began)
+        if name in WRITES:
+            self._began.has_written = True
+        elif name in ("get", "get_key"):
+            return lambda *args: _Read(found(*args), self._versioned())
+        elif name == "get_range":
+            return lambda *args, **terms: _Range(found(*args, **terms), self._versioned())
+        elif name == "get_read_version":
+            self._versioned()
+        elif name == "set_read_version":
+            self._began.has_version = True
+        elif name == "commit" and self._began.has_written:
+            self._versioned()
+            self.db.others += 1
+        elif name in ("reset", "on_error"):
+            self._began.has_version = self._began.has_written = False
+            self.db.begin()
         return found
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._began.has_written = True
+        self._tr[key] = value
+
+    def __delitem__(self, key: Any) -> None:
+        self._began.has_written = True
+        del self._tr[key]
+
+    def _versioned(self) -> Rounds:
+        if not self._began.has_version:
+            self._began.has_version = True
+            self.db.others += 1
+        return self.db
 
 
 class _Read:

@@ -1,0 +1,184 @@
+"""How many trips to a cluster a verb waits for, one after the other: on a cluster far away that is what a call costs.
+
+A read version, each wave of reads that begin together, and a commit of writes take a trip each. A call that reads and
+writes takes three at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import pytest
+
+import fdbqueue
+from fdbqueue import Queue
+from fdbqueue.layers import (
+    OWN_TYPE,
+    Decision,
+    Leases,
+    Limit,
+    Messages,
+    MessageType,
+    PriorityQueue,
+    Sessions,
+    SmartQueue,
+    StagedQueue,
+    Subscriptions,
+)
+from tests.helpers.rounds import Rounds
+
+READ, WRITE = 2, 3
+"""The least for a call that reads, and for one that writes as well."""
+_names = count()
+
+
+@dataclass
+class Move:
+    row: int
+
+    def check(self, new: Move) -> Decision:
+        self.row = new.row
+        return Decision.ignore
+
+
+def fresh(codec: Any = "json") -> Queue[Any]:
+    return Queue(f"q{next(_names)}", codec=codec)
+
+
+def queue(db: Rounds) -> Queue[Any]:
+    made = fresh()
+    made.enqueue_many(db, list(range(30)))
+    made.peek(db)
+    return made
+
+
+def place(db: Rounds) -> tuple[Queue[Any], Any]:
+    made = queue(db)
+    return made, [item.position for item in made.browse(db)][3]
+
+
+def leases(db: Rounds) -> Leases[Any]:
+    made: Leases[Any] = Leases(queue(db))
+    made.lease(db)
+    return made
+
+
+def held(db: Rounds) -> tuple[Leases[Any], Any]:
+    made = leases(db)
+    return made, made.lease(db)
+
+
+def staged(db: Rounds) -> StagedQueue[Any]:
+    made: StagedQueue[Any] = StagedQueue(queue(db))
+    made.dequeue(db)
+    return made
+
+
+def staged_leases(db: Rounds) -> StagedQueue[Any]:
+    made: StagedQueue[Any] = StagedQueue(leases(db))
+    lease = made.lease(db)
+    assert lease is not None
+    made.ack(db, lease)
+    return made
+
+
+def sessions(db: Rounds) -> Sessions[Any]:
+    made: Sessions[Any] = Sessions(fresh(), state_codec="json")
+    for name in "abcd":
+        made.enqueue_many(db, [1, 2, 3, 4], session=name)
+    lease = made.lease(db)
+    assert lease is not None
+    made.ack(db, lease)
+    return made
+
+
+def held_session(db: Rounds) -> tuple[Sessions[Any], Any]:
+    made = sessions(db)
+    return made, made.lease(db)
+
+
+def subscription(db: Rounds) -> tuple[Subscriptions[Any], Any]:
+    made: Subscriptions[Any] = Subscriptions(fresh())
+    red = made.subscribe(db, "red", selector="color = 'red'")
+    for number in range(3):
+        made.enqueue(db, number, headers={"color": "red"})
+    lease = red.lease(db)
+    assert lease is not None
+    red.ack(db, lease)
+    return made, red
+
+
+def smart(db: Rounds, limit: Limit | None = None) -> SmartQueue:
+    made: SmartQueue = SmartQueue(fresh(Messages(MessageType("move", Move, sees=OWN_TYPE))), limit=limit)
+    made.enqueue(db, Move(0))
+    return made
+
+
+def priorities(db: Rounds) -> PriorityQueue[Any]:
+    made: PriorityQueue[Any] = PriorityQueue(fresh())
+    for level in (1, 2):
+        made.enqueue(db, level, priority=level)
+    return made
+
+
+Call = tuple[Callable[[Rounds], Any], Callable[[Rounds, Any], Any], int]
+VERBS: dict[str, Call] = {
+    "Queue.enqueue": (queue, lambda db, made: made.enqueue(db, 1), WRITE),
+    "Queue.enqueue of a name that is new": (lambda db: fresh(), lambda db, made: made.enqueue(db, 1), 6),
+    "Queue.enqueue_many": (queue, lambda db, made: made.enqueue_many(db, list(range(100))), WRITE),
+    "Queue.dequeue": (queue, lambda db, made: made.dequeue(db), WRITE),
+    "Queue.dequeue_many": (queue, lambda db, made: made.dequeue_many(db), WRITE),
+    "Queue.peek": (queue, lambda db, made: made.peek(db), READ),
+    "Queue.get": (place, lambda db, made: made[0].get(db, made[1]), READ),
+    "Queue.cancel": (place, lambda db, made: made[0].cancel(db, made[1]), WRITE),
+    "Queue.update": (place, lambda db, made: made[0].update(db, made[1], value=7), 4),
+    "Queue.reschedule": (place, lambda db, made: made[0].reschedule(db, made[1], delay=9), 4),
+    "Leases.lease": (leases, lambda db, made: made.lease(db), 4),
+    "Leases.ack": (held, lambda db, made: made[0].ack(db, made[1]), WRITE),
+    "Leases.nack": (held, lambda db, made: made[0].nack(db, made[1]), WRITE),
+    "Leases.snooze": (held, lambda db, made: made[0].snooze(db, made[1], delay=3), WRITE),
+    "Leases.extend": (held, lambda db, made: made[0].extend(db, made[1], duration=9), WRITE),
+    "StagedQueue.dequeue": (staged, lambda db, made: made.dequeue(db), WRITE),
+    "StagedQueue.lease": (staged_leases, lambda db, made: made.lease(db), WRITE),
+    "PriorityQueue.enqueue": (priorities, lambda db, made: made.enqueue(db, 1, priority=1), WRITE),
+    "PriorityQueue.dequeue": (priorities, lambda db, made: made.dequeue(db), WRITE),
+    "Sessions.enqueue": (sessions, lambda db, made: made.enqueue(db, 1, session="b"), WRITE),
+    "Sessions.enqueue into a new session": (sessions, lambda db, made: made.enqueue(db, 1, session="z"), 4),
+    "Sessions.lease": (sessions, lambda db, made: made.lease(db), 4),
+    "Sessions.ack": (held_session, lambda db, made: made[0].ack(db, made[1]), 4),
+    "Sessions.ack_and_next": (held_session, lambda db, made: made[0].ack_and_next(db, made[1]), WRITE),
+    "Sessions.nack": (held_session, lambda db, made: made[0].nack(db, made[1]), 4),
+    "Sessions.extend": (held_session, lambda db, made: made[0].extend(db, made[1], duration=9), WRITE),
+    "Sessions.state": (held_session, lambda db, made: made[0].state(db, "a"), 3),
+    "Subscriptions.enqueue": (
+        subscription,
+        lambda db, made: made[0].enqueue(db, 1, headers={"color": "red"}),
+        5,
+    ),
+    "Subscription.lease": (subscription, lambda db, made: made[1].lease(db), 5),
+    "SmartQueue.enqueue that merges": (smart, lambda db, made: made.enqueue(db, Move(1)), 4),
+    "SmartQueue.enqueue with a limit": (
+        lambda db: smart(db, Limit(50)),
+        lambda db, made: made.enqueue(db, Move(1)),
+        4,
+    ),
+    "SmartQueue.enqueue_many of 50": (
+        smart,
+        lambda db, made: made.enqueue_many(db, [Move(number) for number in range(50)]),
+        150,
+    ),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_waits_for_no_more_trips_than_it_must(verb: str) -> None:
+    prepare, call, trips = VERBS[verb]
+    with fdbqueue.open("memory:") as memory:
+        db = Rounds(memory)
+        made = prepare(db)
+        before = db.trips
+        call(db, made)
+        assert db.trips - before == trips
