@@ -35,6 +35,8 @@ BATCH_ITEMS = 500
 BATCH_BYTES = 1_000_000
 PRIORITY = "priority"
 """The header with an item's priority, which its consumers can read too."""
+TERMS = frozenset({"delay", "at", "ttl", "headers"})
+COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_column", "ttl_column"})
 
 
 class _Counted:
@@ -98,6 +100,18 @@ class RowTerms:
         if row.ttl is not None:
             changes["ttl_at_us"] = self.now_us + positive(row.ttl, "ttl")
         return row.value, headers, structs.replace(self.notes, **changes) if changes else self.notes
+
+
+def check_names(terms: object, columns: object) -> None:
+    """Refuse what are not the terms of all items, or not the names of a table's columns.
+
+    Raises:
+        TypeError: they have other names.
+    """
+    if not isinstance(terms, Mapping) or set(terms) != TERMS:
+        raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
+    if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
+        raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
 
 
 class Append(Protocol):

@@ -35,7 +35,7 @@ from fdbqueue.stored.settings import check_renamed
 
 from .browsing import DeadLetters, State, StoredItem, browse
 from .done import NO_FOLLOW_UPS, Done, FollowUp, done_of
-from .enqueueing import RowTerms, enqueue_with_notes
+from .enqueueing import RowTerms, check_names, enqueue_with_notes
 from .holding import Holding, Live, several
 from .lease import (
     LONGEST_SECONDS,
@@ -54,9 +54,6 @@ from .timers import ReclaimReport, next_due_us, reclaim
 from .transitions import Retry, check_failure
 
 T = TypeVar("T")
-
-TERMS = frozenset({"delay", "at", "ttl", "headers"})
-COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_column", "ttl_column"})
 
 
 class Leases(Named, ByPosition[V]):
@@ -248,7 +245,7 @@ class Leases(Named, ByPosition[V]):
         Raises:
             TypeError: `terms` or `columns` have other names.
         """
-        _check_names(terms, columns)
+        check_names(terms, columns)
         is_table = check_columns(values, **columns)
         now_us, headers = self.now_us(), terms["headers"]
         notes = self._notes(now_us, terms["delay"], terms["at"], terms["ttl"])
@@ -593,10 +590,3 @@ class Leases(Named, ByPosition[V]):
         """
         now = self.clock()
         return int(now * 1e6) if type(now) is float and 0 <= now <= LONGEST_SECONDS else clock_us(now)
-
-
-def _check_names(terms: object, columns: object) -> None:
-    if not isinstance(terms, Mapping) or set(terms) != TERMS:
-        raise TypeError(f"terms are a mapping with {', '.join(sorted(TERMS))}, not {terms!r}.")
-    if not isinstance(columns, Mapping) or not COLUMNS.issuperset(columns):
-        raise TypeError(f"columns are a mapping with names of {', '.join(sorted(COLUMNS))}, not {columns!r}.")
