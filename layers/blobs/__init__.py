@@ -50,9 +50,9 @@ from __future__ import annotations
 from fdbqueue.stored.items import Blob
 
 from ._blobs import Blobs, BlobStats
-from ._reader import BlobReader
 from ._uploads import SweepReport
-from ._writer import BlobWriter
+from .reader import BlobReader
+from .writer import BlobWriter
 
 __all__ = [
     "Blob",

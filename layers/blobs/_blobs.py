@@ -29,9 +29,9 @@ from ..leases import Lease, LeaseHandle, LeaseRef
 from ..leases.lease import clock_us, positive
 from ..sessions import SessionHandle, SessionLease
 from ..sessions.session.records import SessionName
-from ._reader import BlobReader
 from ._uploads import LEASE_SECONDS, NO_VALUE, PAGE_UPLOADS, Entrance, SweepReport, Target, Upload, sweep
-from ._writer import BlobWriter
+from .reader import BlobReader
+from .writer import BlobWriter
 
 COUNT_LIMIT = 1_000
 

@@ -48,8 +48,8 @@ from __future__ import annotations
 
 from ..common.handlers import ACKED, GiveUp, RetryIn, Snooze
 from ._consumer import Consumer
-from ._holds import ConsumerReport
 from ._watchdog import Watchdog, WatchdogReport
+from .holds import ConsumerReport
 
 __all__ = [
     "ACKED",

@@ -24,9 +24,9 @@ from ..leases.done import sessions_of
 from ..leases.lease import not_negative, positive, this_consumer
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription
-from ._holds import ConsumerReport, ConsumerTerms, RunTerms
-from ._run import Run, Stopping
 from .health import Health, Probe
+from .holds import ConsumerReport, ConsumerTerms, RunTerms
+from .running import Run, Stopping
 
 OnBad: TypeAlias = Literal["fail", "dead"]
 """What becomes of an item that can't be read."""

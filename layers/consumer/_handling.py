@@ -38,7 +38,7 @@ from ..sessions import Sessions
 from ..staged import StagedQueue
 from ..staged.requests import any_untaken
 from ..subscriptions import Subscription
-from ._holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
+from .holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
 """The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy

@@ -33,7 +33,7 @@ from ..sessions.session.lease import TurnItem, TurnProgress
 from ..sessions.session.records import name_of
 from ..sessions.workers.read_ahead import Ahead, SettledTurn, Settlement
 from ._handling import Handling
-from ._holds import BATCH_ITEMS, Hold, Holds, RunTerms, is_out
+from .holds import BATCH_ITEMS, Hold, Holds, RunTerms, is_out
 
 AHEAD_BYTES = 400_000
 """About how many bytes of items are read ahead in one session."""

@@ -40,10 +40,10 @@ from ..leases import Lease, LeaseRef, Leases, LeaseStats
 from ..leases.holding import REF_TYPES, check_refs
 from ..leases.lease import check_timeout, positive, this_consumer
 from ..leases.reports import check_leases
-from ._head_coordinator import HeadCoordinator
-from ._recent import RecentLeases, RecentVersion
 from .delivery import HeadDelivery
 from .grants import ONE, ContentionStats, Want
+from .head_coordinator import HeadCoordinator
+from .recent import RecentLeases, RecentVersion
 from .requests import RequestCheck, Requests
 
 BATCH_BYTES = 1_000_000

@@ -19,8 +19,8 @@ from fdbqueue.stored.positions import RANDOM_BYTES
 from ..common.batcher import Alarm, PendingCall
 from ..leases import Leases
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, NothingWritten
-from ._recent import Prefetch, RecentLeases
 from .delivery import HeadDelivery
+from .recent import Prefetch, RecentLeases
 from .requests import REQUEST_SECONDS, TAKE_SECONDS, Grant, Request, Requests, Wish, granted_us, wished
 
 # The states of one process at the head of a queue, and the events that lead from one state to the next.

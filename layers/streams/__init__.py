@@ -53,8 +53,8 @@ Source
 
 from __future__ import annotations
 
-from ._stream import Stream
 from .records import Bad, BatchRecord, Refusals, Split, StreamLook, StreamRecord, StreamState, Terms, refuse_sessions
+from .stream import Stream
 
 __all__ = [
     "Bad",

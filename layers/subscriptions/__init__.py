@@ -54,8 +54,8 @@ Source
 
 from __future__ import annotations
 
-from ._following import Follower
 from ._subscriptions import Subscriptions, SubscriptionStats
+from .following import Follower
 from .selectors import Selector
 from .subscription import Subscription
 

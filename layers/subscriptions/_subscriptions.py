@@ -44,7 +44,7 @@ from ..common.levels import with_priority
 from ..leases import Leases
 from ..leases.lease import positive, visible_at
 from ..leases.reports import check_leases
-from ._following import KEEP_SECONDS, FirstPointer, Follower, Start, check_start, new_name
+from .following import KEEP_SECONDS, FirstPointer, Follower, Start, check_start, new_name
 from .head import SubscriptionCheck, everything
 from .records import (
     DISPATCHER,

@@ -26,7 +26,7 @@ _STAYS = "        moves.enter_available(turn.packed, stored_pointer(rest), NO_NO
 MUTANTS = (
     Mutant(
         "waits for the database count as time of the handlers",
-        "layers/consumer/_holds.py",
+        "layers/consumer/holds.py",
         (
             (
                 "        busy = self._busy + (now - self._busy_since if self._active else 0.0)",
@@ -39,7 +39,7 @@ MUTANTS = (
     ),
     Mutant(
         "a distant cluster has no more leased ahead than a near one",
-        "layers/consumer/_holds.py",
+        "layers/consumer/holds.py",
         (("max(AHEAD_SECONDS, min(4 * self._call_seconds, WAIT_SECONDS))", "AHEAD_SECONDS"),),
         tests=(
             "tests/layers/consumer/test_consumer_pace.py::test_more_is_leased_ahead_where_transactions_take_longer",
@@ -307,7 +307,7 @@ MUTANTS = (
     ),
     Mutant(
         "a stopped consumer raises since its database does not answer",
-        "layers/consumer/_run.py",
+        "layers/consumer/running.py",
         (("if stopping.is_silent and self._report.stopped:", "if not self._report:"),),
         tests=(
             "tests/layers/consumer/test_consumer.py::test_a_database_that_does_not_answer_keeps_no_consumer_from_ending",
@@ -588,7 +588,7 @@ MUTANTS = (
     ),
     Mutant(
         "an item is enqueued before all of its blob is written",
-        "layers/blobs/_writer.py",
+        "layers/blobs/writer.py",
         (
             (
                 "            while self._sent:\n                await self._settle()\n            if tr is None:",
@@ -827,7 +827,7 @@ MUTANTS = (
     ),
     Mutant(
         "a task of a stream takes a short read for an empty one",
-        "layers/streams/_stream.py",
+        "layers/streams/stream.py",
         (
             ("        if found != split.count:\n", "        if False:\n"),
             ("        if record.acked >= batch:\n            raise self._refusals.restored(record, batch)\n", ""),
@@ -868,7 +868,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain does not wait for items that a cancelled call puts back",
-        "layers/consumer/_run.py",
+        "layers/consumer/running.py",
         (("        if left := unfinished():\n", "        if left := unfinished()[:0]:\n"),),
         tests=(
             "tests/layers/consumer/test_consumer_drain.py::test_a_drain_waits_for_items_that_a_cancelled_call_puts_back",
@@ -876,7 +876,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain believes the one call that took nothing",
-        "layers/consumer/_run.py",
+        "layers/consumer/running.py",
         (("if held_nothing and await self.is_done():", "if held_nothing:"),),
         tests=("tests/layers/consumer/test_consumer_drain.py::test_a_drain_looks_again_if_its_last_call_left_items",),
     ),
@@ -986,7 +986,7 @@ MUTANTS = (
     ),
     Mutant(
         "a drain ends when a call has taken nothing, whatever it holds",
-        "layers/consumer/_run.py",
+        "layers/consumer/running.py",
         (("if held_nothing and await self.is_done():", "if await self.is_done():"),),
         Kind.plain,
         tests=(

@@ -156,9 +156,9 @@ DECODES = {
     "layers/groups/sweeping.py": HINT,
     "layers/oplog/_oplog.py": "reads a template of a key",
     "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
-    "layers/streams/_stream.py": HINT,
+    "layers/streams/stream.py": HINT,
     "layers/streams/records.py": OWN_ERROR,
-    "layers/subscriptions/_following.py": HINT,
+    "layers/subscriptions/following.py": HINT,
     "layers/subscriptions/records.py": HINT,
     "layers/subscriptions/head.py": HINT,
     "layers/subscriptions/waiters.py": HINT,
@@ -219,7 +219,7 @@ READS_UNNAMED = {
     "layers/sessions/reading/listing.py": "`_one` has read the bytes, and names their key",
     "layers/sessions/session/records.py": NAMED_BY_CALLER,
     "layers/smart/admitting.py": KNOWN_READABLE,
-    "layers/streams/_moving.py": NAMED_BY_CALLER,
+    "layers/streams/moving.py": NAMED_BY_CALLER,
     "layers/subscriptions/_grammar.py": NAMED_BY_CALLER,
 }
 """Files that may read notes, pointers or envelopes without a name for the item that can't be read, and why."""

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.layers.blobs import Blobs, _reader, _writer
+from fdbqueue.layers.blobs import Blobs, reader, writer
 
 PIECE_BYTES = 10
 BATCH_BYTES = 40
@@ -16,11 +16,11 @@ BATCH_BYTES = 40
 
 def small_pieces(patch: pytest.MonkeyPatch) -> None:
     """Cut blobs into pieces of 10 bytes, and write and read 4 pieces in a transaction."""
-    for module in (_writer, _reader):
+    for module in (writer, reader):
         patch.setattr(module, "CHUNK_BYTES", PIECE_BYTES)
-    patch.setattr(_writer, "BATCH_BYTES", BATCH_BYTES)
-    patch.setattr(_reader, "WINDOW_PIECES", BATCH_BYTES // PIECE_BYTES)
-    patch.setattr(_reader, "WINDOW_BYTES", BATCH_BYTES)
+    patch.setattr(writer, "BATCH_BYTES", BATCH_BYTES)
+    patch.setattr(reader, "WINDOW_PIECES", BATCH_BYTES // PIECE_BYTES)
+    patch.setattr(reader, "WINDOW_BYTES", BATCH_BYTES)
 
 
 def data_of(size: int, seed: int = 0) -> bytes:

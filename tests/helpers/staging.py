@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
-from fdbqueue.layers.staged import StagedQueue, _head_coordinator, grants
+from fdbqueue.layers.staged import StagedQueue, grants, head_coordinator
 from fdbqueue.layers.staged import requests as _requests
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Requests, Wish
 from tests.helpers.clock import Clock
@@ -32,7 +32,7 @@ _HURRY = {
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
-        for module in (_requests, grants, _head_coordinator):
+        for module in (_requests, grants, head_coordinator):
             if hasattr(module, name):
                 patch.setattr(module, name, seconds)
 
@@ -43,7 +43,7 @@ def coordinating(patch: pytest.MonkeyPatch, **settings: float) -> None:
     With an infinite aftermath a call registers at once, as if it had just met others.
     """
     for name, value in settings.items():
-        patch.setattr(_head_coordinator, name, value)
+        patch.setattr(head_coordinator, name, value)
 
 
 def register(

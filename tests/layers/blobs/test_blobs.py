@@ -13,8 +13,8 @@ import pytest
 from fdbqueue import CodecError, ItemTooLarge, LeaseLost, Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blob, Blobs, Leases, StagedQueue
-from fdbqueue.layers.blobs import _writer
-from fdbqueue.layers.blobs._writer import BATCH_BYTES
+from fdbqueue.layers.blobs import writer
+from fdbqueue.layers.blobs.writer import BATCH_BYTES
 from tests.helpers import blobs as helper
 from tests.helpers.blobs import data_of, kept_keys, small_pieces, write
 from tests.helpers.clock import Clock
@@ -384,7 +384,7 @@ def test_a_check_finds_missing_changed_orphaned_and_miscounted_data(db: Any, lea
 def test_a_blob_that_is_too_large_is_refused_before_any_of_it_is_written(
     db: Any, leases: Leases, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_writer, "MAX_BLOB_BYTES", 100)
+    monkeypatch.setattr(writer, "MAX_BLOB_BYTES", 100)
     out = blobs.write(db)
     out.write(data_of(30))
     with pytest.raises(ItemTooLarge, match="at most 100 bytes: 30 were written, and 71 more do not fit"):

@@ -18,7 +18,7 @@ from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine import blocking as _waiting
 from fdbqueue.layers.common.handlers import ACKED, Snooze
-from fdbqueue.layers.consumer import Consumer, _run
+from fdbqueue.layers.consumer import Consumer, running
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.staged import StagedQueue
@@ -315,7 +315,7 @@ def test_an_exception_in_a_handler_is_logged(db: Any, leases: Leases, caplog: py
 def test_a_database_that_does_not_answer_keeps_no_consumer_from_ending(
     db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(_run, "GIVE_BACK_SECONDS", 0.01)
+    monkeypatch.setattr(running, "GIVE_BACK_SECONDS", 0.01)
     leases.enqueue(db, b"x")
     held = HeldDatabase(db)
     held.release()

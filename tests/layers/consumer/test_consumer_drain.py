@@ -17,11 +17,11 @@ from fdbqueue.engine import FDBError
 from fdbqueue.engine.blocking import unfinished
 from fdbqueue.engine.errors import TRANSACTION_TIMED_OUT
 from fdbqueue.layers import Consumer, Leases, Sessions, StagedQueue, Subscriptions
-from fdbqueue.layers.consumer import _run
+from fdbqueue.layers.consumer import running
 from fdbqueue.layers.consumer._handling import ItemHandling
-from fdbqueue.layers.consumer._holds import Holds
-from fdbqueue.layers.consumer._run import Run
 from fdbqueue.layers.consumer._turns import SessionHandling
+from fdbqueue.layers.consumer.holds import Holds
+from fdbqueue.layers.consumer.running import Run
 from fdbqueue.layers.staged.requests import Wish
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
@@ -46,7 +46,7 @@ def test_a_drain_waits_for_items_that_a_cancelled_call_puts_back(
         asked.set()
         return unfinished()
 
-    monkeypatch.setattr("fdbqueue.layers.consumer._run.unfinished", told)
+    monkeypatch.setattr("fdbqueue.layers.consumer.running.unfinished", told)
 
     async def handle(lease: Any) -> None:
         handled.append(lease.value)
@@ -99,7 +99,7 @@ def test_leases_that_cannot_be_given_back_end_a_run_and_are_not_held_for_ever(
     async def fails(*args: Any, **terms: Any) -> Any:
         raise FDBError(TRANSACTION_TIMED_OUT)
 
-    monkeypatch.setattr("fdbqueue.layers.consumer._holds.all_not_lost", fails)
+    monkeypatch.setattr("fdbqueue.layers.consumer.holds.all_not_lost", fails)
 
     async def handle(lease: Any) -> None:
         queue.pause(db)
@@ -198,7 +198,7 @@ def test_two_drains_leave_nothing_when_threads_starve_and_leases_run_out(
             work(self)
 
         monkeypatch.setattr(kind, name, late)
-    monkeypatch.setattr("fdbqueue.layers.consumer._run.WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("fdbqueue.layers.consumer.running.WAIT_SECONDS", 0.0)
     began = time.time()
 
     def clock() -> float:
@@ -354,7 +354,7 @@ def test_a_drain_of_a_subscription_comes_to_an_item_that_was_delivered_and_not_t
 def test_a_drain_does_not_wait_for_an_item_that_a_live_process_has_taken(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_run, "UNSURE_SECONDS", 1_000.0)
+    monkeypatch.setattr(running, "UNSURE_SECONDS", 1_000.0)
     clock = Clock()
     leases = Leases(queue, clock=clock)
     register(db, queue, clock, duration=30.0)  # one of an older version is in front
@@ -370,7 +370,7 @@ def test_a_drain_does_not_wait_for_an_item_that_a_live_process_has_taken(
 def test_a_drain_gives_up_waiting_for_an_item_that_does_not_come_back(
     db: Any, queue: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_run, "UNSURE_SECONDS", 0.1)
+    monkeypatch.setattr(running, "UNSURE_SECONDS", 0.1)
     clock = Clock()  # it stands still
     leases = Leases(queue, clock=clock)
     register(db, queue, clock, duration=30.0, process=b"")

@@ -13,7 +13,7 @@ import pytest
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.handlers import ACKED
-from fdbqueue.layers.consumer import Consumer, _run
+from fdbqueue.layers.consumer import Consumer, running
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
@@ -337,7 +337,7 @@ def test_a_lease_is_not_extended_for_a_handler_that_blocks_the_loop_beyond_its_t
 def test_a_coroutine_that_will_not_be_cancelled_keeps_no_consumer_from_ending(
     db: Any, leases: Leases, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
-    monkeypatch.setattr(_run, "GIVE_BACK_SECONDS", 0.2)
+    monkeypatch.setattr(running, "GIVE_BACK_SECONDS", 0.2)
     leases.enqueue(db, "a")
 
     async def main() -> None:

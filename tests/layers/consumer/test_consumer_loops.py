@@ -14,7 +14,7 @@ from fdbqueue import CodecError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.verb import Verb
 from fdbqueue.layers.consumer import Consumer
-from fdbqueue.layers.consumer._holds import Background
+from fdbqueue.layers.consumer.holds import Background
 from fdbqueue.layers.leases import Lease, Leases
 from tests.helpers.consuming import consumer_threads, left_over, until
 from tests.helpers.held import HeldDatabase

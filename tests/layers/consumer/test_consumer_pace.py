@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
-from fdbqueue.layers.consumer import Consumer, _holds, _run
-from fdbqueue.layers.consumer._holds import AHEAD_SECONDS, Pace
+from fdbqueue.layers.consumer import Consumer, holds, running
+from fdbqueue.layers.consumer.holds import AHEAD_SECONDS, Pace
 from fdbqueue.layers.leases import Lease, Leases
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import wait_until
@@ -100,7 +100,7 @@ def test_a_given_prefetch_stays_as_it_is() -> None:
 @pytest.fixture
 def always_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every handler count as quick, on a machine of any speed."""
-    monkeypatch.setattr(_holds, "AHEAD_SECONDS", 1_000.0)
+    monkeypatch.setattr(holds, "AHEAD_SECONDS", 1_000.0)
 
 
 @pytest.mark.parametrize(("prefetch", "least", "most"), [(None, 0.0, 0.08), (16, 0.08, 1.0)])
@@ -118,14 +118,14 @@ def test_quick_handlers_share_transactions(
 def test_items_leased_ahead_go_back_when_handlers_become_slow(
     db: Any, queue: Queue, leases: Leases, always_quick: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_run, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(running, "WAIT_SECONDS", 0.02)
     queue.enqueue_many(db, [str(number) for number in range(600)])
     slow, handled = threading.Event(), []
 
     def handle(lease: Lease) -> None:
         handled.append(lease.value)
         if len(handled) > 200:
-            monkeypatch.setattr(_holds, "AHEAD_SECONDS", 0.0)
+            monkeypatch.setattr(holds, "AHEAD_SECONDS", 0.0)
             slow.wait(60)
 
     consumer = Consumer(leases, handle, concurrency=2, signals=False)
@@ -148,7 +148,7 @@ def test_items_leased_ahead_go_back_when_handlers_become_slow(
 def test_an_item_behind_a_slow_one_goes_to_an_idle_consumer(
     db: Any, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_run, "WAIT_SECONDS", 0.02)
+    monkeypatch.setattr(running, "WAIT_SECONDS", 0.02)
     began, other = threading.Event(), threading.Event()
 
     def handle(lease: Lease) -> None:

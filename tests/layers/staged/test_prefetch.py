@@ -19,7 +19,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers.leases import LeaseHandle, Leases
 from fdbqueue.layers.leases.taking import Got
-from fdbqueue.layers.staged import StagedQueue, _recent
+from fdbqueue.layers.staged import StagedQueue, recent
 from fdbqueue.layers.staged import delivery as _delivery
 from fdbqueue.stored.items import NO_NOTES, envelope
 from tests.helpers.clock import Clock
@@ -68,7 +68,7 @@ class _Watched(ReadingTransaction):
 
 @pytest.fixture(autouse=True)
 def _worth_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_recent, "WORTH_SECONDS", 0.0)  # however soon an engine answers
+    monkeypatch.setattr(recent, "WORTH_SECONDS", 0.0)  # however soon an engine answers
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_a_lone_process_prefetches_and_then_takes_without_a_read(
 def test_an_engine_that_answers_at_once_is_read(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent, "WORTH_SECONDS", 1_000.0)
+    monkeypatch.setattr(recent, "WORTH_SECONDS", 1_000.0)
     queue.enqueue_many(watching.wrapped, list("abcdef"))
     staged = StagedQueue(leases)
     queue.peek(watching)  # the first look of an object compares its codec with the queue's
@@ -317,7 +317,7 @@ def test_large_items_and_some_with_notes_are_read_when_it_is_their_turn(
 def test_a_process_that_rarely_takes_reads_one_item_each_time(
     watching: Watching, staged: StagedQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
+    monkeypatch.setattr(recent, "RECENT_SECONDS", -1.0)  # whatever it knows is too old
     for text in ("3", "4", "5"):
         watching.reads = 0
         assert value(staged.dequeue(watching)) == text
@@ -344,7 +344,7 @@ def test_a_queue_whose_timers_are_gone_is_prefetched_again(
 def test_after_a_wrong_prediction_it_reads_for_some_time(
     watching: Watching, queue: Queue, leases: Leases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent, "WRONG_CALLS", 3)
+    monkeypatch.setattr(recent, "WRONG_CALLS", 3)
     staged = StagedQueue(leases)
     queue.enqueue_many(watching.wrapped, [f"{number:02}" for number in range(40)])
     queue.peek(watching)  # the first look of an object compares its codec with the queue's

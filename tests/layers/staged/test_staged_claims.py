@@ -17,8 +17,8 @@ from fdbqueue.layers.leases.taking import Allotment
 from fdbqueue.layers.leases.transitions import Transitions
 from fdbqueue.layers.priority import WeightedHead
 from fdbqueue.layers.staged import RelaxedQueue, StagedQueue
-from fdbqueue.layers.staged._recent import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.staged.delivery import HeadDelivery
+from fdbqueue.layers.staged.recent import PAUSE_CALLS, OwnVersion
 from fdbqueue.layers.staged.requests import REQUEST_SECONDS, Request, Requests, read_grant
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.counters import count

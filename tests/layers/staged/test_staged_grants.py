@@ -10,9 +10,9 @@ import pytest
 from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Lease, LeaseHandle, Leases
-from fdbqueue.layers.staged import StagedQueue, _recent
-from fdbqueue.layers.staged._recent import RecentLeases, RecentVersion
+from fdbqueue.layers.staged import StagedQueue, recent
 from fdbqueue.layers.staged.delivery import HeadDelivery
+from fdbqueue.layers.staged.recent import RecentLeases, RecentVersion
 from tests.helpers.calls import entering
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
@@ -164,7 +164,7 @@ def test_an_ack_of_a_lease_that_was_taken_some_time_ago_reads(
     queue.enqueue(db, "a")
     staged = StagedQueue(leases)
     lease = take(staged, db)
-    monkeypatch.setattr(_recent, "REMEMBER_SECONDS", -1.0)
+    monkeypatch.setattr(recent, "REMEMBER_SECONDS", -1.0)
     reading = Reading(db)
     staged.ack(reading, lease)
     assert reading.reads > 0
@@ -229,14 +229,14 @@ def test_two_acks_of_one_lease_in_one_transaction_are_one_ack_and_one_loss(
 
 
 def test_a_recent_version_is_used_once_and_an_old_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    recent = RecentVersion()
-    recent.note(-1)  # nothing was committed
-    assert recent.take() == 0
-    recent.note(7)
-    assert [recent.take(), recent.take()] == [7, 0]
-    recent.note(8)
-    monkeypatch.setattr(_recent, "RECENT_SECONDS", -1.0)
-    assert recent.take() == 0
+    own = RecentVersion()
+    own.note(-1)  # nothing was committed
+    assert own.take() == 0
+    own.note(7)
+    assert [own.take(), own.take()] == [7, 0]
+    own.note(8)
+    monkeypatch.setattr(recent, "RECENT_SECONDS", -1.0)
+    assert own.take() == 0
 
 
 def test_a_queue_without_timers_takes_one_read_and_one_with_timers_two(

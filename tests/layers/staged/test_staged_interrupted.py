@@ -14,8 +14,8 @@ from fdbqueue import Item, Queue, StorageError
 from fdbqueue.engine.waiting import Promise
 from fdbqueue.layers.common.batcher import CallQueue
 from fdbqueue.layers.leases import Leases
-from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
 from fdbqueue.layers.staged._staged import MOST_TERMS, StagedQueue
+from fdbqueue.layers.staged.head_coordinator import HeadCoordinator
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.staging import has_requests, value, wait_until
@@ -26,7 +26,7 @@ LINE = (
     "layers/common/batcher.py",
     "layers/common/waiting.py",
     "engine/waiting.py",
-    "layers/staged/_head_coordinator.py",
+    "layers/staged/head_coordinator.py",
 )
 
 

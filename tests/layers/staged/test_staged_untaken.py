@@ -22,7 +22,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.layers import Consumer, Sessions, Subscriptions
 from fdbqueue.layers.leases import Lease, Leases
-from fdbqueue.layers.staged import StagedQueue, _recent
+from fdbqueue.layers.staged import StagedQueue, recent
 from fdbqueue.layers.staged.requests import TAKE_SECONDS, UNMARKED, Grant, Wish, stored_grant
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.helpers.clock import Clock
@@ -354,7 +354,7 @@ def test_a_request_without_a_process_is_taken_by_a_commit_in_the_background(
 def test_without_members_a_quick_handler_costs_no_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent, "CONFIRM_SECONDS", 0.5)
+    monkeypatch.setattr(recent, "CONFIRM_SECONDS", 0.5)
     staged, lease, counting = granted(db, queue, leases, clock, monkeypatch)
     before = counting.commits
     staged.ack(counting, lease)
@@ -366,7 +366,7 @@ def test_without_members_a_quick_handler_costs_no_commit(
 def test_without_members_a_lease_that_was_extended_was_taken(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent.RecentLeases, "confirm_soon", lambda *_: None)
+    monkeypatch.setattr(recent.RecentLeases, "confirm_soon", lambda *_: None)
     staged, lease, _ = granted(db, queue, leases, clock, monkeypatch)
     clock.now += 0.1
     lease = leases.extend(db, lease, duration=60)
@@ -379,7 +379,7 @@ def test_without_members_a_lease_that_was_extended_was_taken(
 def test_without_members_a_process_that_dies_at_once_counts_no_attempt(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent.RecentLeases, "confirm_soon", lambda *_: None)
+    monkeypatch.setattr(recent.RecentLeases, "confirm_soon", lambda *_: None)
     _, lease, counting = granted(db, queue, leases, clock, monkeypatch)
     assert counting.commits == 2
     clock.now += TAKE_SECONDS + 0.001
@@ -391,7 +391,7 @@ def test_without_members_a_process_that_dies_at_once_counts_no_attempt(
 def test_an_item_that_was_leased_before_is_taken_by_a_commit(
     db: Any, queue: Queue, leases: Leases, clock: Clock, memberless: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_recent.RecentLeases, "confirm_soon", lambda *_: None)
+    monkeypatch.setattr(recent.RecentLeases, "confirm_soon", lambda *_: None)
     _, lease, counting = granted(db, queue, leases, clock, monkeypatch, again=True)
     assert (counting.commits, lease.attempt) == (3, 1)
     clock.now += TAKE_SECONDS + 0.001

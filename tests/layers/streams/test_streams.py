@@ -19,7 +19,7 @@ from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.priority import PriorityQueue
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.streams import BatchRecord, Split, Stream, Terms
-from fdbqueue.layers.streams._moving import Claiming
+from fdbqueue.layers.streams.moving import Claiming
 from fdbqueue.layers.streams.records import StreamKeys, joined, splits_of, thinned
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.stored.positions import pack

@@ -12,7 +12,7 @@ from fdbqueue.engine.steps import run
 from fdbqueue.layers import Blobs, FollowUp, Groups, Leases, PriorityQueue, Results, Sessions
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.smart import SmartQueue
-from fdbqueue.layers.streams import Stream, _moving
+from fdbqueue.layers.streams import Stream, moving
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.faults import FaultyDatabase
@@ -235,7 +235,7 @@ def test_of_a_claim_and_a_cancel_at_the_same_time_one_runs_again(
 def test_a_batch_has_few_items_whose_end_is_waited_for(
     db: Any, leases: Leases[Any], stream: Stream[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_moving, "MOST_TRACKED", 2)
+    monkeypatch.setattr(moving, "MOST_TRACKED", 2)
     results = Results(leases, keep=60)
     completions = [results.enqueue(db, f"{number}") for number in range(3)]
     leases.enqueue(db, "plain")

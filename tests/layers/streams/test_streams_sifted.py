@@ -11,7 +11,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Groups, Results
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layers.streams import _stream as streams
+from fdbqueue.layers.streams import stream as streams
 from tests.helpers.faults import FaultyDatabase
 from tests.layers.streams.test_streams import terms, values
 

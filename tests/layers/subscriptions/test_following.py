@@ -15,7 +15,7 @@ from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.layers import Follower, Leases, PriorityQueue, SmartQueue, Subscriptions
-from fdbqueue.layers.subscriptions import _following
+from fdbqueue.layers.subscriptions import following
 from fdbqueue.stored.items import envelope
 from tests.helpers.smart import Note, smart_queue
 from tests.helpers.staging import wait_until
@@ -44,8 +44,8 @@ def told(follower: Follower[Any]) -> list[Any]:
 
 def at_once(follower: Follower[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """Let it store its place whenever it looks."""
-    monkeypatch.setattr(_following, "STORE_SECONDS", 0.0)
-    monkeypatch.setattr(_following, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(following, "STORE_SECONDS", 0.0)
+    monkeypatch.setattr(following, "QUIET_SECONDS", 0.0)
 
 
 def test_it_tells_what_is_there_and_then_what_arrives_and_takes_nothing(db: Any, space: Subspace) -> None:
@@ -216,7 +216,7 @@ def test_after_a_crash_nothing_is_missed(db: Any, space: Subspace, monkeypatch: 
 def test_a_place_inside_a_large_arrival_and_inside_the_scan_is_kept(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_following, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(following, "ROWS_AT_ONCE", 7)
     subscriptions = subscriptions_of(space)
     queue = subscriptions.leases.queue
     queue.enqueue_many(db, [str(number) for number in range(30)])
@@ -380,8 +380,8 @@ def test_an_item_that_is_given_back_wakes_it(db: Any, space: Subspace, monkeypat
         waits.set()
         return until_changed(*arguments)
 
-    monkeypatch.setattr(_following, "QUIET_SECONDS", 3_600.0)
-    monkeypatch.setattr(_following, "until_changed", waiting_now)
+    monkeypatch.setattr(following, "QUIET_SECONDS", 3_600.0)
+    monkeypatch.setattr(following, "until_changed", waiting_now)
     subscriptions = subscriptions_of(space)
     subscriptions.leases.enqueue(db, "a")
     lease = subscriptions.leases.lease(db)
@@ -537,8 +537,8 @@ def test_an_item_whose_handling_failed_is_told_again_under_the_name(db: Any, spa
 def test_a_named_browser_that_waited_long_and_is_interrupted_goes_on(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_following, "STORE_SECONDS", 0.0)
-    monkeypatch.setattr(_following, "QUIET_SECONDS", 0.02)
+    monkeypatch.setattr(following, "STORE_SECONDS", 0.0)
+    monkeypatch.setattr(following, "QUIET_SECONDS", 0.02)
     clock = Clock()
     subscriptions = subscriptions_of(space, clock)
     queue = subscriptions.leases.queue

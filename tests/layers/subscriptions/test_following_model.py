@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fdbqueue import Position, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Follower, Leases, PriorityQueue, Subscriptions
-from fdbqueue.layers.subscriptions import _following
+from fdbqueue.layers.subscriptions import following
 
 pytestmark = pytest.mark.slow
 
@@ -145,8 +145,8 @@ class History:
 @given(steps=st.lists(STEPS, max_size=12), rows=st.sampled_from([3, 1_000]))
 def test_every_arrival_is_told(db: Any, space: Subspace, levels: int, steps: list[tuple[str, int]], rows: int) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(_following, "ROWS_AT_ONCE", rows)
-        patched.setattr(_following, "STORE_SECONDS", 0.0)
+        patched.setattr(following, "ROWS_AT_ONCE", rows)
+        patched.setattr(following, "STORE_SECONDS", 0.0)
         history = History(db, space["model"], levels)
         try:
             for what, amount in steps:

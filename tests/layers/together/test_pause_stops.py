@@ -17,9 +17,9 @@ from fdbqueue import BulkInterrupted, Queue, QueueRenamed, SubscriptionError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Gate, Groups, Leases, NewState, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.common.batcher import Batcher
-from fdbqueue.layers.consumer._holds import ConsumerReport
+from fdbqueue.layers.consumer.holds import ConsumerReport
 from fdbqueue.layers.sessions.session.records import Held
-from fdbqueue.layers.staged._head_coordinator import HeadCoordinator
+from fdbqueue.layers.staged.head_coordinator import HeadCoordinator
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from fdbqueue.lowlevel import Layout, Permit, run
 from fdbqueue.stored.known import LOOK_SECONDS

@@ -336,7 +336,7 @@ ASKED_ELSEWHERE = {
     ("is_over", "layers/smart/check_runner.py"),  # a check of a queued item, which nobody takes
     ("is_over", "layers/sessions/line/tracking.py"),  # the timer of one item
     ("is_cancelled", "fdbqueue/moves/moves.py"),  # the group of an item that comes back
-    ("is_cancelled", "layers/consumer/_holds.py"),  # an item that is leased, and not begun
+    ("is_cancelled", "layers/consumer/holds.py"),  # an item that is leased, and not begun
 }
 """The questions that are asked about one item, which no head has, and the modules that ask."""
 ORDERED = ast.Lt | ast.LtE | ast.Gt | ast.GtE

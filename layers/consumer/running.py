@@ -22,9 +22,9 @@ from ..sessions import Sessions
 from ..staged.requests import TAKE_SECONDS
 from ..subscriptions import Subscription
 from ._handling import Handling, ItemHandling
-from ._holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold, RunTerms
 from ._turns import SessionHandling
 from .health import Health
+from .holds import BATCH_ITEMS, WAIT_SECONDS, Background, Hold, RunTerms
 
 GIVE_BACK_SECONDS = 5.0
 """How long to wait, before the end, for a database that doesn't answer or a handler that was cancelled."""

@@ -23,7 +23,6 @@ from fdbqueue.lowlevel import AdaptiveLimit, Database, FDBError, Steps, Transact
 from ..common.batcher import Alarm, Batcher
 from ..leases import Head
 from ..leases.taking import ITEMS_AT_ONCE, Allotment, Got, HeadRead, NothingWritten, Served
-from ._recent import OwnVersion, Uncontended, Unforeseen
 from .grants import (
     Attempt,
     Caller,
@@ -38,6 +37,7 @@ from .grants import (
     allotment_of,
     wanted_by,
 )
+from .recent import OwnVersion, Uncontended, Unforeseen
 from .requests import Request
 
 if TYPE_CHECKING:

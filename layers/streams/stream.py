@@ -40,7 +40,7 @@ from ..leases.lease import clock_us
 from ..leases.reports import check_leases
 from ..leases.timers import reclaim
 from ..leases.transitions import Transitions
-from ._moving import FIRST_ROWS, Claiming, GrowingLimit, give_back, sift
+from .moving import FIRST_ROWS, Claiming, GrowingLimit, give_back, sift
 from .records import (
     BatchCheck,
     BatchRecord,

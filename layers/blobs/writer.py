@@ -18,8 +18,8 @@ from fdbqueue.lowlevel import Database, Future, Named, Transaction, attempts, on
 from fdbqueue.stored.items import CHUNK_BYTES, MAX_BLOB_BYTES, Blob
 from fdbqueue.writes.bulk import COMMITS_IN_FLIGHT
 
-from ._reader import file_verb
 from ._uploads import NO_VALUE, Enqueued, Entrance, Upload, sweep_some
+from .reader import file_verb
 
 BATCH_PIECES = 11
 BATCH_BYTES = BATCH_PIECES * CHUNK_BYTES
