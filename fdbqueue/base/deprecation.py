@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 import warnings
+from enum import Enum
+
+
+class Everything(Enum):
+    """What a call is about that names nothing: `ALL`."""
+
+    ALL = "ALL"
+
+    def __repr__(self) -> str:
+        return "ALL"
+
+
+ALL = Everything.ALL
 
 
 def deprecated(name: str, *, since: str, instead: str, stacklevel: int = 2) -> None:
@@ -23,3 +36,16 @@ def deprecated(name: str, *, since: str, instead: str, stacklevel: int = 2) -> N
     """
     message = f"{name} is deprecated since {since} and goes two minor versions later. Use {instead}."
     warnings.warn(message, DeprecationWarning, stacklevel=stacklevel + 1)
+
+
+def tell_of_none(given: object, name: str) -> None:
+    """Warn if None was given for `ALL`: it is often what a search has not found.
+
+    A verb that is no coroutine calls this, so that the warning is about its caller's line.
+
+    Args:
+        given: the argument.
+        name: the argument, as messages name it.
+    """
+    if given is None:
+        deprecated(f"None as {name}", since="0.3.0", instead="the call without it, for all", stacklevel=4)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from fdbqueue.arrow.stored import Range, pages
+from fdbqueue.base.deprecation import ALL
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import end, end_if, noted, tell
 from fdbqueue.cli.items import Selection, confirm_removal, present_state
@@ -114,7 +115,7 @@ def redrive(
         if selection.has_condition:
             moved = sum(redriven(found) for found in selection.found(db, own.layout))
         else:
-            moved = redriven(chosen or None, limit=limit)
+            moved = redriven(chosen or ALL, limit=limit)
         if not moved:
             tell_none(db, own, f"{'' if everything else 'such '}dead letters to redrive", "dead")
             end()
@@ -158,7 +159,7 @@ def purge(
         if there:
             confirm_removal(f"up to {min(filter(None, (there, limit))):,} dead letters of {queue}", yes=yes)
         with noted("Some dead letters may be removed already; `fdbqueue dead` prints those that are left."):
-            removed = purged(chosen or None, limit=limit) if wanted is None else sum(map(purged, wanted))
+            removed = purged(chosen or ALL, limit=limit) if wanted is None else sum(map(purged, wanted))
         if not removed:
             such = "" if everything and not older_than else "such "
             tell_none(db, own, f"{such}dead letters to remove", "dead")

@@ -11,6 +11,7 @@ from msgspec import structs
 
 from fdbqueue import CodecError, FormatError, Item, Position, Queue, StoredItem
 from fdbqueue.base.arguments import check_borders
+from fdbqueue.base.deprecation import ALL, Everything, tell_of_none
 from fdbqueue.lowlevel import (
     STATES,
     Browser,
@@ -257,21 +258,21 @@ class DeadLetters(Named, Generic[V]):
         return await self._queue.transact(tr, body)
 
     @verb
-    async def redrive(
+    def redrive(
         self,
         tr: Transaction | Database,
-        position: Position | Iterable[Position] | None = None,
+        position: Position | Iterable[Position] | Everything = ALL,
         *,
         limit: int | None = None,
         to: Where = "place",
-    ) -> int:
+    ) -> Steps[int]:
         """Make dead letters available again with no attempts counted. Return how many.
 
         It removes their time to live, and keeps their last error for the next attempt. Unreadable dead letters stay.
 
         Args:
             tr: a transaction, or a database. A database uses several transactions if needed.
-            position: only this one, or these, in this order; None: all, from the first.
+            position: only this one, or these, in this order; without it, all, from the first.
             limit: the maximum number.
             to: "place": their old places, before all later items; "tail": behind the last item (of the same rank, in a
                 queue with an order), under new positions.
@@ -282,17 +283,18 @@ class DeadLetters(Named, Generic[V]):
         if to not in ("place", "tail"):
             raise ValueError(f"to must be 'place' or 'tail', not {to!r}.")
         deal = self._to_place if to == "place" else self._to_tail
-        return await self._all(tr, "redrive", deal, position, limit)
+        tell_of_none(position, "the position of DeadLetters.redrive")
+        return self._all(tr, "redrive", deal, position, limit)
 
     @verb
-    async def purge(
+    def purge(
         self,
         tr: Transaction | Database,
-        position: Position | Iterable[Position] | None = None,
+        position: Position | Iterable[Position] | Everything = ALL,
         *,
         limit: int | None = None,
         older_than: float = 0.0,
-    ) -> int:
+    ) -> Steps[int]:
         """Remove dead letters for good, also those that can't be read. Return how many.
 
         `older_than` removes a dead letter of a newer version by the time in its notes. One whose notes can't be read at
@@ -300,7 +302,7 @@ class DeadLetters(Named, Generic[V]):
 
         Args:
             tr: a transaction, or a database. A database uses several transactions if needed.
-            position: only this one, or these, in this order; None: all, from the first.
+            position: only this one, or these, in this order; without it, all, from the first.
             limit: the maximum number.
             older_than: only those that died at least so many seconds ago, by this object's clock.
 
@@ -308,18 +310,19 @@ class DeadLetters(Named, Generic[V]):
         """
         age_us = not_negative(older_than, "older_than")
         died_until_us = self._now_us() - age_us if age_us else None
-        return await self._all(tr, "purge", partial(self._purge, until_us=died_until_us), position, limit)
+        tell_of_none(position, "the position of DeadLetters.purge")
+        return self._all(tr, "purge", partial(self._purge, until_us=died_until_us), position, limit)
 
     async def _all(
         self,
         tr: Transaction | Database,
         verb: str,
         deal: _Deal,
-        position: Position | Iterable[Position] | None,
+        position: Position | Iterable[Position] | Everything | None,
         limit: int | None,
     ) -> int:
         check_limit(limit, "dead letters", least=0, optional=True)
-        if position is None:
+        if isinstance(position, Everything | None):
             return await self._from_the_first(tr, deal, limit)
         places = dead_positions(position)
         # A position that is given twice is handled once.

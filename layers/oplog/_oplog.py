@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, cast, overload
 
 from fdbqueue import Queue
+from fdbqueue.base.deprecation import ALL, Everything, tell_of_none
 from fdbqueue.base.times import clock_us
 from fdbqueue.engine.keys import Versionstamp, behind, bytes_behind, is_within
 from fdbqueue.engine.transactional import asks_marker
@@ -20,6 +21,7 @@ from fdbqueue.lowlevel import (
     FDBError,
     Future,
     Layout,
+    Steps,
     Subspace,
     Transaction,
     attempts,
@@ -319,23 +321,21 @@ class OperationLog:
         yield from joined(self._space, (row for page in pages(tr, begin, end) for row in page))
 
     @verb
-    async def forget(self, tr: Transaction | Database, *, until: bytes | None = None) -> None:
-        """Remove the records up to and including a stamp, or all records if it is None.
+    def forget(self, tr: Transaction | Database, *, until: bytes | Everything = ALL) -> Steps[None]:
+        """Remove the records up to and including a stamp; without one, all records.
 
         *Conflicts:* none. *Cost:* one write.
         """
+        tell_of_none(until, "OperationLog.forget(until=…)")
         begin, end = self._span(None)
-        if until is not None:
+        if not isinstance(until, Everything | None):
             end, _ = self._span(until)
 
         async def body(tr: Transaction) -> None:
             asks_marker(tr)
             tr.clear_range(begin, end)
 
-        if is_database(tr):
-            await attempts(cast(Database, tr), body)
-        else:
-            await body(cast(Transaction, tr))
+        return attempts(cast(Database, tr), body) if is_database(tr) else body(cast(Transaction, tr))
 
     def _span(self, after: bytes | None) -> tuple[bytes, bytes]:
         if not isinstance(after, bytes | None):

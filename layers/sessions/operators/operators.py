@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from fdbqueue import CheckReport, Position, Queue
+from fdbqueue.base.deprecation import ALL, Everything, tell_of_none
 from fdbqueue.engine.blocking import blocking
 from fdbqueue.lowlevel import (
     Browser,
@@ -198,14 +199,14 @@ class Operators(Items[V]):
         return await self._write(tr, session, Operating(self.line).skip)
 
     @verb
-    async def redrive(
+    def redrive(
         self,
         tr: Transaction | Database,
         session: SessionName,
-        position: Position | Iterable[Position] | None = None,
+        position: Position | Iterable[Position] | Everything = ALL,
         *,
         limit: int = ITEMS_AT_ONCE,
-    ) -> int:
+    ) -> Steps[int]:
         """Put dead letters back into their places, with no attempts counted. Return how many.
 
         A session that was blocked goes on with them. Dead letters that can't be read stay.
@@ -213,39 +214,43 @@ class Operators(Items[V]):
         Args:
             tr: a transaction, or a database.
             session: the session's name.
-            position: only this one, or these; None: the first ones.
+            position: only this one, or these; without it, the first ones.
             limit: the maximum number, in one transaction.
 
         *Conflicts:* as `pause`, and with a transaction that redrives or purges the same ones. *Cost:* one read and two
         writes each.
         """
+        tell_of_none(position, "the position of Sessions.redrive")
         limit, wanted = _checked(limit, "dead letters"), self._wanted(session, position)
-        return await self._write(tr, session, Operating(self.line).redrive, positions=wanted, limit=limit)
+        return self._write(tr, session, Operating(self.line).redrive, positions=wanted, limit=limit)
 
     @verb
-    async def purge(
+    def purge(
         self,
         tr: Transaction | Database,
         session: SessionName,
-        position: Position | Iterable[Position] | None = None,
+        position: Position | Iterable[Position] | Everything = ALL,
         *,
         limit: int = ITEMS_AT_ONCE,
-    ) -> int:
+    ) -> Steps[int]:
         """Remove dead letters for good, also those that can't be read. Return how many.
 
         Arguments, *Conflicts* and *Cost:* as `redrive`.
         """
+        tell_of_none(position, "the position of Sessions.purge")
         limit, wanted = _checked(limit, "dead letters"), self._wanted(session, position)
-        return await self._write(tr, session, Operating(self.line).purge, positions=wanted, limit=limit)
+        return self._write(tr, session, Operating(self.line).purge, positions=wanted, limit=limit)
 
     def _write(
         self, tr: Transaction | Database, session: SessionName, body: Callable[..., Steps[T]], **terms: object
     ) -> Steps[T]:
         return self.queue.transact(tr, partial(body, name=pack_name(session), **terms))
 
-    def _wanted(self, session: SessionName, position: Position | Iterable[Position] | None) -> list[Position] | None:
+    def _wanted(
+        self, session: SessionName, position: Position | Iterable[Position] | Everything | None
+    ) -> list[Position] | None:
         """Return the positions of dead letters, or their addresses, as positions in their session."""
-        if position is None:
+        if isinstance(position, Everything | None):
             return None
         wanted = dead_positions(position)
         layout, name = self.line.layout, pack_name(session)

@@ -174,7 +174,7 @@ def test_a_dead_letter_that_can_not_be_read_holds_up_no_other_and_is_purged(
     db[leases.layout.dead.key(pack(positions[1]))] = b"\x20newer"
     assert leases.dead.purge(db, older_than=1) == 0  # nothing says when it died
     there = 3 if verb == "purge" else 2
-    assert getattr(leases.dead, verb)(db, positions if named else None) == there
+    assert getattr(leases.dead, verb)(db, *([positions] if named else [])) == there
     assert leases.stats(db).dead == 3 - there
     assert [problem for problem in leases.check(db).problems if "newer version" not in problem] == []
 

@@ -27,7 +27,7 @@ from fdbqueue.layers import Follower
 from tests.helpers.verbs import Call, Scene
 from tests.layers.together.test_verbs_in_transactions import DATABASE_ONLY, EITHER
 
-pytestmark = pytest.mark.engines("memory")
+pytestmark = [pytest.mark.engines("memory"), pytest.mark.filterwarnings("ignore:None as .* is deprecated")]
 
 HOME = Path(fdbqueue.__file__).resolve().parents[1]
 RUNS_ON = {"Consumer.drain", "Consumer.run", "Consumer.running", "Monitor.run", "Watchdog.run"}

@@ -272,6 +272,30 @@ def test_a_dead_letter_is_named_by_its_position(db: Any, queue: Queue, wrong: An
             verb(db, wrong)
 
 
+NONE_FOR_ALL = {
+    **{f"{layer}.{verb}": "position" for layer in ("DeadLetters", "Sessions") for verb in ("redrive", "purge")},
+    "OperationLog.forget": "until",
+}
+
+
+@pytest.mark.parametrize("name", NONE_FOR_ALL)
+def test_none_for_all_is_told_to_the_line_that_gives_it(db: Any, space: Subspace, name: str) -> None:
+    scene = Scene(db, space)
+    argument = NONE_FOR_ALL[name]
+    call = EITHER[name](scene)
+    given = f"None as .*{argument}.* is deprecated since 0.3.0 .* Use the call without it, for all"
+    nothing: Any = {argument: None}
+
+    async def awaited() -> None:
+        await call.verb.aio(db, *call.args, **nothing)
+
+    for form in (lambda: call.verb(db, *call.args, **nothing), lambda: asyncio.run(awaited())):
+        with pytest.warns(DeprecationWarning, match=given) as told:
+            form()
+        assert [one.filename for one in told] == [__file__]
+    call.verb(db, *call.args)  # without it there is no warning, which would be an error here
+
+
 def test_headers_of_a_blob_are_refused_when_its_item_is_enqueued(db: Any, queue: Queue) -> None:
     with pytest.raises(CodecError, match="Headers are a mapping whose keys are str"):
         Blobs(Leases(queue)).write(db, 1, headers="").commit()  # type: ignore[arg-type]
