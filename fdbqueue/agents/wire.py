@@ -320,7 +320,7 @@ class TlsLayer(asyncio.Transport, asyncio.Protocol):
     def get_write_buffer_size(self) -> int:
         return self._raw.get_write_buffer_size()
 
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
+    def get_extra_info(self, name: str, default: object = None) -> Any:
         return self._tls if name == "ssl_object" else self._raw.get_extra_info(name, default)
 
     def _advance(self) -> None:

@@ -272,7 +272,7 @@ class Columns:
                 values[at] = column.of_claimed(stream)
         return pa.array(values, kind)
 
-    def _constant(self, value: Any, kind: pa.DataType, size: int) -> pa.Array:
+    def _constant(self, value: object, kind: pa.DataType, size: int) -> pa.Array:
         """Return a column of one value. Pages share it."""
         known = self._constants.get((value, kind))
         if known is None or len(known) < size:
@@ -344,7 +344,7 @@ class Columns:
             raise self._unreadable(page.packed(at), error) from error
 
 
-def shown_headers(headers: Mapping[str, Any]) -> dict[str, str] | None:
+def shown_headers(headers: Mapping[str, object]) -> dict[str, str] | None:
     """Return headers as texts: a text as it is, anything else as JSON; None if there are none."""
     return {
         name: value if isinstance(value, str) else _to_json(value).decode() for name, value in headers.items()

@@ -32,7 +32,7 @@ class TableRow(NamedTuple):
     """A row of a table with its own terms."""
 
     value: Any
-    headers: Mapping[str, Any] | None
+    headers: Mapping[str, object] | None
     priority: int | None
     delay: float | None
     ttl: float | None

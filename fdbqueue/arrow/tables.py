@@ -39,7 +39,7 @@ class Input:
 
     def __init__(
         self,
-        table: Any,
+        table: object,
         codec: Codec[Any],
         *,
         column: str | None = None,
@@ -132,7 +132,7 @@ class Input:
         return msgspec.defstruct("Record", fields, rename=dict(zip(fields, self._names, strict=True)), gc=False)
 
 
-def _opened(table: Any) -> tuple[Iterator[pa.RecordBatch], pa.Schema, bool]:
+def _opened(table: object) -> tuple[Iterator[pa.RecordBatch], pa.Schema, bool]:
     """Return the batches of a table, its columns, and whether it is one column and no table."""
     try:
         reader = pa.RecordBatchReader.from_stream(table)
@@ -194,7 +194,7 @@ def _listed(batch: pa.RecordBatch, name: str) -> list[Any]:
     return values
 
 
-def _whole(number: Any) -> Any:
+def _whole(number: object) -> Any:
     """Return a whole number as an int. A column of pandas with numbers and nulls has floats."""
     return int(number) if isinstance(number, float) and number.is_integer() else number
 

@@ -135,11 +135,11 @@ class Server(uvicorn.Server):
         if self.started:
             self._told()
 
-    def _log_started_message(self, listeners: Any) -> None:
+    def _log_started_message(self, listeners: object) -> None:
         """Say nothing: the command does."""
 
 
-def _in_one_line(_: Any, context: dict[str, Any]) -> None:
+def _in_one_line(_: object, context: dict[str, Any]) -> None:
     """Log what asyncio found, such as a lack of file descriptors, in one line: it may come with each connection."""
     _log.error("%s: %s", context["message"], context.get("exception", ""))
 
@@ -155,7 +155,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 @contextlib.contextmanager
-def serving(app: Any, host: str, port: int, *, name: str) -> Iterator[int]:
+def serving(app: object, host: str, port: int, *, name: str) -> Iterator[int]:
     """Serve in a thread of its own while the body runs. It gives the port.
 
     Raises:

@@ -175,7 +175,7 @@ class Table:
         return f"<table>{caption}<tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-def table(objects: Iterable[Any], *, title: str = "", limit: int = MOST_ROWS) -> Table:
+def table(objects: Iterable[object], *, title: str = "", limit: int = MOST_ROWS) -> Table:
     """Return a table of items, leases or other dataclasses: a column for each field that has a value somewhere.
 
     Args:

@@ -34,7 +34,7 @@ def decoder(module: Any, type: Any, **hooks: Any) -> Any:
         return module.Decoder(type, **hooks)
 
 
-def look_at(type: Any) -> None:
+def look_at(type: object) -> None:
     """Let msgspec look at a type, before `msgspec.convert` or a decode to it needs that.
 
     Raises:

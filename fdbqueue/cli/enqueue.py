@@ -208,7 +208,7 @@ def _tracked(
     return Way(partial(source.enqueue.steps, **more), begin)
 
 
-def _record(leases: Leases, value: Any) -> ItemToEnqueue:
+def _record(leases: Leases, value: object) -> ItemToEnqueue:
     if isinstance(value, ItemToEnqueue):
         return value
     try:

@@ -69,7 +69,7 @@ def parse(text: str, codec: CodecName, *, raw: bool = False) -> Any:
     return from_json(decoded, codec)
 
 
-def from_json(decoded: Any, codec: CodecName) -> Any:
+def from_json(decoded: object, codec: CodecName) -> Any:
     """Return the value for decoded JSON."""
     if codec is CodecName.bytes:
         return decoded.encode() if isinstance(decoded, str) else _bytes(decoded)
@@ -189,7 +189,7 @@ def _groups(lines: Iterator[bytes | None]) -> Iterator[Iterator[bytes]]:
             yield chain([first], iter(partial(next, lines, None), None))
 
 
-def _lines(file: Any) -> Iterator[bytes | None]:
+def _lines(file: object) -> Iterator[bytes | None]:
     """Yield the lines, and None for each pause."""
     unfinished: list[bytes] = []
     try:
@@ -240,7 +240,7 @@ class ItemTerms:
         ValueError, ItemTooLarge: an item can't have such terms.
     """
 
-    headers: Mapping[str, Any] | None = None
+    headers: Mapping[str, object] | None = None
     delay: float | None = None
     at: float | None = None
     ttl: float | None = None

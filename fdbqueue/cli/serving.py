@@ -181,7 +181,7 @@ def web(
             _serve(app, where, None if cert is None or key is None else (cert, key))
 
 
-def _serve(app: Any, where: HostPort, tls: tuple[Path, Path] | None) -> None:
+def _serve(app: object, where: HostPort, tls: tuple[Path, Path] | None) -> None:
     from fdbqueue.base.http import Server, bound
 
     with listening("the page", f"{where.host}:{where.port}", "--listen"):

@@ -107,7 +107,7 @@ def _in_lines(lines: Iterable[bytes], numbers: Iterator[int], results: dict[Leas
             yield handle
 
 
-def _result(decoded: Any, where: str) -> Any:
+def _result(decoded: object, where: str) -> Any:
     try:
         return from_json(decoded, CodecName.msgpack)
     except BadValue as error:
@@ -214,7 +214,7 @@ def ack(queue: str, handles: list[str] | None = None, result: str | None = None,
                     settled.progress.items += 1
 
 
-def _checked(result: Any, handle: LeaseHandle) -> Any:
+def _checked(result: object, handle: LeaseHandle) -> Any:
     """Return a result that can be stored.
 
     Raises:

@@ -91,7 +91,7 @@ FINISH_SECONDS = 5.0
 """How long a process that ends waits for work that others depend on: the longest time of a transaction."""
 
 
-def in_thread(steps: Steps[Any]) -> None:
+def in_thread(steps: Steps[object]) -> None:
     """Run `steps` in a new thread, for callers that can't wait. Their errors are only logged."""
     start(run, steps)
 
@@ -101,7 +101,7 @@ def unfinished() -> list[threading.Thread]:
     return [thread for thread in _AT_WORK.copy() if thread.is_alive()]  # none is in a forked child
 
 
-def start(target: Callable[..., object], *args: Any) -> None:
+def start(target: Callable[..., object], *args: object) -> None:
     """Start a thread that the ending process waits for, up to a limit: the database may not answer."""
 
     def work() -> None:

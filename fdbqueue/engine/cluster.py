@@ -186,7 +186,7 @@ class _ParentsLibrary:
     have held the library's locks.
     """
 
-    def __init__(self, library: Any, parent: int) -> None:
+    def __init__(self, library: object, parent: int) -> None:
         self._library = library
         self._parent = parent
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
 
 OLDEST_API_VERSION = 630
 """The oldest tested API version of the binding. Very old ones encode versionstamps differently."""
@@ -97,12 +96,12 @@ _RETRYABLE_NOT_COMMITTED = frozenset({1020, 1007, 1009, 1038, 1078, 1042, 1051, 
 class FdbQueueError(Exception):
     """The base of the library's own errors. All can be pickled and copied, with their attributes and notes."""
 
-    def __reduce__(self: BaseException) -> tuple[Any, ...]:
+    def __reduce__(self: BaseException) -> tuple[object, ...]:
         # Exception's own calls the constructor with `args`, which are not the arguments of a class with attributes.
         return _unpickled, (type(self), self.args), self.__dict__
 
 
-def _unpickled(kind: type[BaseException], args: tuple[Any, ...]) -> BaseException:
+def _unpickled(kind: type[BaseException], args: tuple[object, ...]) -> BaseException:
     """Return an error of that class without a call of its constructor; its attributes are set next."""
     return kind.__new__(kind, *args)
 

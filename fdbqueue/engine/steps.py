@@ -42,7 +42,7 @@ _ROW = struct.Struct("=QiQi")
 """A row in the client library's answer: pointer and length of the key, then of the value."""
 
 
-def in_few_steps(answer: Any) -> Any:
+def in_few_steps(answer: object) -> Any:
     """Return the future of a range read; one of the binding then makes its rows in fewer steps. It has the same rows.
 
     *Cost:* the binding makes three objects for each row before the row itself, which is a third of its time.
@@ -106,7 +106,7 @@ def _for_all_bodies(steps: Any) -> Generator[Any, Any, Any]:
     return (yield from steps)
 
 
-def for_all_bodies(steps: Any) -> Steps[Any]:
+def for_all_bodies(steps: object) -> Steps[Any]:
     """Return steps that both a coroutine and a generator can wait for."""
     return cast("Steps[Any]", _for_all_bodies(steps))
 
@@ -184,7 +184,7 @@ def _is_early(error: Exception) -> bool:
     return isinstance(error, FDBError) and error.code == FUTURE_NOT_READY
 
 
-def _forget_interrupted(future: Any) -> None:
+def _forget_interrupted(future: object) -> None:
     """Give this thread a new semaphore to wait at for futures of the binding.
 
     All waits of the main thread share one. Ctrl-C ends a wait, and its future releases the semaphore later. So a later
@@ -205,7 +205,7 @@ class Awaited:
 
     __slots__ = ("coroutine",)
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Any]) -> None:
+    def __init__(self, coroutine: Coroutine[object, object, object]) -> None:
         self.coroutine = coroutine
 
 
@@ -396,7 +396,7 @@ def _failed(error: Exception) -> Generator[Any, Any, Any]:
 
 
 @types.coroutine
-def _continued(steps: Steps[T], future: Any) -> Generator[Any, Any, T]:
+def _continued(steps: Steps[T], future: object) -> Generator[Any, Any, T]:
     try:
         while True:
             try:

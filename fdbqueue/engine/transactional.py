@@ -313,7 +313,7 @@ class _AskedClaim(SlotClaim):
         self.is_asked = False
 
 
-def asks_marker(tr: Any) -> None:
+def asks_marker(tr: object) -> None:
     """Ask for a commit marker, if `tr` is the transaction of a `transactional` function.
 
     Each call that changes a queue asks, because it may not be repeated after a commit that took effect: an ack would
@@ -470,7 +470,7 @@ def _decorate(func: Callable[..., Any], *, parameter: str) -> Callable[..., Any]
 
 
 def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T]:
-    def wrapper(*args: Any, **kwargs: Any) -> T:
+    def wrapper(*args: object, **kwargs: object) -> T:
         db, tr, args, kwargs = _begun(parameter, index, args, kwargs)
         if tr is None:
             return func(*args, **kwargs)
@@ -490,7 +490,7 @@ def _wrap(func: Callable[..., T], parameter: str, index: int) -> Callable[..., T
 
 
 def _wrap_async(func: Callable[..., Any], parameter: str, index: int) -> Callable[..., Any]:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
+    async def wrapper(*args: object, **kwargs: object) -> Any:
         given: Any = kwargs.get(parameter, args[index] if len(args) > index else None)
         await run_async(connected(given))
         db, tr, args, kwargs = _begun(parameter, index, args, kwargs)

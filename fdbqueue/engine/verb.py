@@ -92,7 +92,7 @@ class _AwaitableForm:
 
     # No property: notebooks would show the property in place of the verb.
 
-    def __get__(self, verb: BoundVerb[P, T], owner: Any = None) -> Callable[P, Coroutine[Any, Any, T]]:
+    def __get__(self, verb: BoundVerb[P, T], owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]:
         steps = verb._body
 
         async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -143,7 +143,7 @@ class BoundVerb(Generic[P, T]):
         method = cast(MethodType, self._body)
         return f"<verb {method.__qualname__} of {method.__self__!r}>"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         method = cast(MethodType, self._body)
         return getattr, (method.__self__, method.__name__)
 
@@ -187,10 +187,10 @@ class Verb(Generic[S, P, T]):
         return _signature(self._steps)
 
     @overload
-    def __get__(self, instance: None, owner: Any) -> Verb[Any, ..., Any]: ...
+    def __get__(self, instance: None, owner: object) -> Verb[Any, ..., Any]: ...
     @overload
-    def __get__(self, instance: S, owner: Any) -> BoundVerb[P, T]: ...
-    def __get__(self, instance: Any, owner: Any) -> Any:
+    def __get__(self, instance: S, owner: object) -> BoundVerb[P, T]: ...
+    def __get__(self, instance: object, owner: object) -> Any:
         if instance is None:
             return self
         bound = _new(BoundVerb)
@@ -227,7 +227,7 @@ ELSEWHERE: dict[str, dict[str, str]] = {}
 """For each verb, the parameters that another one has, and which one. Whoever knows all verbs fills it."""
 
 
-def _explained(steps: Callable[..., Any], given: Mapping[str, Any]) -> TypeError | None:
+def _explained(steps: Callable[..., Any], given: Mapping[str, object]) -> TypeError | None:
     """Return the error of a call with an argument that another verb has, and the message names that one.
 
     None: the verb has all arguments that were `given` by name, or no other verb has them.

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from fdbqueue.engine.api import Transaction
+from fdbqueue.engine.api import Transaction, Value
 from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.moves.ends import CANCELLED, group_keys, parts_of_ends
@@ -85,7 +85,7 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
         count(tr, layout, returned=1)  # waiting consumers watch this counter and the one of enqueued items
 
 
-def wants_arrivals(stored: Any) -> tuple[bool, str | None]:
+def wants_arrivals(stored: Value | None) -> tuple[bool, str | None]:
     """Return whether arrivals must be noted, and otherwise the name of the sole subscription, if there is one.
 
     Args:

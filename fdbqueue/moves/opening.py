@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
@@ -55,7 +55,7 @@ class ItemOpener(Generic[V]):
         except Exception as error:  # a codec may be code that is not ours
             raise CodecError(f"{self!r} can't encode {type(value).__name__}: {reason_of(error)}.") from error
 
-    def rank(self, value: V, headers: Mapping[str, Any] | None) -> int | None:
+    def rank(self, value: V, headers: Mapping[str, object] | None) -> int | None:
         """Return the rank of an item by this queue's order; None if the queue has no order.
 
         Raises:

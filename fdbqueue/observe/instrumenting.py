@@ -82,11 +82,11 @@ class FdbqueueInstrumentor:
     ``opentelemetry-instrument`` finds it by itself, if opentelemetry-api is there.
     """
 
-    def instrument(self, **terms: Any) -> None:
+    def instrument(self, **terms: object) -> None:
         """Instrument this process, with `tracer_provider` and `meter_provider` if they are given."""
         instrument(tracer_provider=terms.get("tracer_provider"), meter_provider=terms.get("meter_provider"))
 
-    def uninstrument(self, **_: Any) -> None:
+    def uninstrument(self, **_: object) -> None:
         """End what `instrument` began."""
         uninstrument()
 

@@ -231,7 +231,7 @@ def _walk(pages: Pages, look: Look[T], limit: int | None) -> Generator[T | _Wait
                 return
 
 
-def _check_part(duty_cycle: Any) -> None:
+def _check_part(duty_cycle: object) -> None:
     if isinstance(duty_cycle, bool) or not isinstance(duty_cycle, Real):
         raise TypeError(f"duty_cycle is a part of the time, a number over 0 and up to 1, not {duty_cycle!r}.")
     if not 0 < cast(float, duty_cycle) <= 1:

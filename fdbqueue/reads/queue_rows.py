@@ -175,7 +175,7 @@ TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
 """The numbers of `Stats` that only grow."""
 
 
-def with_sessions(stats: Stats, sessions: Any) -> Stats:
+def with_sessions(stats: Stats, sessions: object) -> Stats:
     """Return the numbers of plain items with those of a queue's sessions. An item in progress is a leased one.
 
     Args:
@@ -252,7 +252,7 @@ class QueueRows:
         except FormatError as error:
             self.uncounted = error
 
-    async def add(self, readings: Mapping[str, Steps[Any]]) -> None:
+    async def add(self, readings: Mapping[str, Steps[object]]) -> None:
         """Wait for the figures of layers."""
         for name, reading in readings.items():
             try:

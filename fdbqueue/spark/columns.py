@@ -97,7 +97,7 @@ class RowColumns:
         names = self._names
         return self._encoded(dict(zip(names, record, strict=True)) for record in records)
 
-    def _encoded(self, values: Iterable[Any]) -> list[bytes]:
+    def _encoded(self, values: Iterable[object]) -> list[bytes]:
         encode = self._encode
         try:
             return [encode(value) for value in values]
@@ -253,7 +253,7 @@ def _in_utc(kind: pa.DataType) -> pa.DataType:
 
 
 def _envelopes(
-    payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, *, some_large: bool
+    payloads: list[bytes], headers: list[Mapping[str, object] | None] | None, *, some_large: bool
 ) -> list[bytes]:
     if headers is None and not some_large:
         return [PLAIN + payload for payload in payloads]
@@ -262,7 +262,7 @@ def _envelopes(
 
 
 def _digests(
-    payloads: list[bytes], headers: list[Mapping[str, Any] | None] | None, queues: list[str | None] | None
+    payloads: list[bytes], headers: list[Mapping[str, object] | None] | None, queues: list[str | None] | None
 ) -> list[bytes]:
     if headers is None and queues is None:
         return digests_of(payloads)

@@ -179,7 +179,7 @@ def _values(text: str) -> Iterator[dict[str, Any]]:
             continue
 
 
-def _objects(value: Any) -> Iterator[dict[str, Any]]:
+def _objects(value: object) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
         for inner in value.values():

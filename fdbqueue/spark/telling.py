@@ -55,14 +55,14 @@ def _telling(method: F) -> F:
     if inspect.isgeneratorfunction(method):
 
         @functools.wraps(method)
-        def generate(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        def generate(*args: object, **kwargs: object) -> Iterator[Any]:
             with _told():
                 yield from method(*args, **kwargs)
 
         return generate  # type: ignore[return-value]
 
     @functools.wraps(method)
-    def call(*args: Any, **kwargs: Any) -> Any:
+    def call(*args: object, **kwargs: object) -> Any:
         with _told():
             return method(*args, **kwargs)
 

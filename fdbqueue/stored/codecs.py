@@ -99,7 +99,7 @@ class BytesCodec:
 
     name = "bytes"
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         if type(value) is not bytes:
             raise CodecError(f"The codec is 'bytes', so a value must be bytes, not {type(value).__name__}.")
         return value
@@ -113,7 +113,7 @@ class StrCodec:
 
     name = "str"
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         if not isinstance(value, str):
             raise CodecError(f"The codec is 'str', so a value must be str, not {type(value).__name__}.")
         return value.encode()
@@ -145,7 +145,7 @@ class _Msgspec(Generic[V]):
     def decode(self, data: bytes) -> V:
         return self._decode(data)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._type,)
 
 
@@ -168,8 +168,8 @@ class JsonCodec(_Msgspec[V]):
     @overload
     def __init__(self: JsonCodec[V], type: type[V]) -> None: ...
     @overload
-    def __init__(self: JsonCodec[Any], type: Any) -> None: ...
-    def __init__(self, type: Any = Any) -> None:
+    def __init__(self: JsonCodec[Any], type: object) -> None: ...
+    def __init__(self, type: object = Any) -> None:
         super().__init__(msgspec.json, type)
 
 
@@ -183,8 +183,8 @@ class MsgpackCodec(_Msgspec[V]):
     @overload
     def __init__(self: MsgpackCodec[V], type: type[V]) -> None: ...
     @overload
-    def __init__(self: MsgpackCodec[Any], type: Any) -> None: ...
-    def __init__(self, type: Any = Any) -> None:
+    def __init__(self: MsgpackCodec[Any], type: object) -> None: ...
+    def __init__(self, type: object = Any) -> None:
         super().__init__(msgspec.msgpack, type)
 
 
@@ -213,7 +213,7 @@ class PydanticCodec(Generic[V]):
     def decode(self, data: bytes) -> V:
         return cast(V, self._model.model_validate_json(data))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self._model,)
 
 
@@ -222,7 +222,7 @@ class TupleCodec:
 
     name = "tuple"
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         if not isinstance(value, tuple):
             raise CodecError(f"The codec is 'tuple', so a value must be a tuple, not {type(value).__name__}.")
         packed: bytes = fdb_tuple.pack(value)
@@ -233,7 +233,7 @@ class TupleCodec:
         return unpacked
 
 
-def _checked(value: Any, wanted: Any) -> Any:
+def _checked(value: object, wanted: object) -> Any:
     if wanted is Any:
         return value
     if is_typeddict(wanted) or not (isinstance(wanted, type) and isinstance(value, wanted)):

@@ -92,12 +92,12 @@ class Headers(dict[str, Any]):
 
     __slots__ = ()
 
-    def _refuse(self, *args: Any, **kwargs: Any) -> NoReturn:
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
         raise TypeError("An item's headers can't be changed; dict(item.headers) is a copy that can be.")
 
     __setitem__ = __delitem__ = __ior__ = clear = pop = popitem = setdefault = update = _refuse
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Headers, (dict(self),)
 
 
@@ -163,7 +163,7 @@ class Notes(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, forbid_un
         listed = sum(len(prefix) + len(packed) for prefix, packed in self.then)
         return sum(map(len, self.beside)) + listed + len(self.group)
 
-    def at_rest(self, **changes: Any) -> Notes:
+    def at_rest(self, **changes: object) -> Notes:
         """Return those of the item without a lease, with changes."""
         return msgspec.structs.replace(self, **{**_AT_REST, **changes})
 
@@ -221,7 +221,7 @@ NO_PARTS = Envelope(b"", _NO_HEADERS, None)
 """That of a plain item, without its payload."""
 
 
-def envelope(payload: bytes, headers: Mapping[str, Any] | None = None) -> bytes:
+def envelope(payload: bytes, headers: Mapping[str, object] | None = None) -> bytes:
     """Return the stored value of an item. A payload over `INLINE_BYTES` is chunked, a smaller one is inline.
 
     Raises:
@@ -305,7 +305,7 @@ def salvaged_notes(value: bytes) -> tuple[Notes, bool]:
     return NO_NOTES, False
 
 
-def _is_good_field(field: tuple[str, Any]) -> bool:
+def _is_good_field(field: tuple[str, object]) -> bool:
     """Return whether this version knows a field of notes, and its value is in range."""
     name, value = field
     if name not in _NOTES_FIELDS:
@@ -356,7 +356,7 @@ def with_notes(value: bytes, notes: Notes) -> bytes:
     return b"%c%b%b%b" % (value[0] | _NOTES, len(packed).to_bytes(2, "big"), packed, value[at:])
 
 
-def with_headers(value: bytes, headers: Mapping[str, Any]) -> bytes:
+def with_headers(value: bytes, headers: Mapping[str, object]) -> bytes:
     """Return a stored value with other headers.
 
     Raises:
@@ -455,7 +455,7 @@ def join_chunks(chunked: Chunked, chunks: list[bytes]) -> bytes:
     return payload
 
 
-def check_headers(headers: Mapping[str, Any] | None) -> None:
+def check_headers(headers: Mapping[str, object] | None) -> None:
     """Refuse headers that are neither None nor a mapping whose keys are str.
 
     Raises:
@@ -468,7 +468,7 @@ def check_headers(headers: Mapping[str, Any] | None) -> None:
         raise CodecError(f"Headers are a mapping whose keys are str, not {headers!r}.")
 
 
-def with_header(headers: Mapping[str, Any] | None, name: str, value: Any) -> Mapping[str, Any]:
+def with_header(headers: Mapping[str, object] | None, name: str, value: object) -> Mapping[str, Any]:
     """Return headers with one more.
 
     Raises:
@@ -478,7 +478,7 @@ def with_header(headers: Mapping[str, Any] | None, name: str, value: Any) -> Map
     return {**(headers or {}), name: value}
 
 
-def _pack_headers(headers: Mapping[str, Any]) -> bytes:
+def _pack_headers(headers: Mapping[str, object]) -> bytes:
     """Return headers as they are stored, b"" if there are none."""
     check_headers(headers)
     if not headers:

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import Any, Final
 from weakref import ref
 
+from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.stored.policies import NO_POLICY, Policy
 
 RAW = "bytes"
@@ -109,23 +110,23 @@ class Known:
     timers_passed: bytes | None = None
     """The last key that it has seen behind due timers that can't be fired; None: it reads from the first."""
 
-    def relies(self, tr: Any) -> bool:
+    def relies(self, tr: Transaction | Database) -> bool:
         """Return whether the last look is good for a transaction, or for a database."""
         look = self.look
         return (
             look.until > monotonic() and look.changes == OwnChanges.count and self.looked_in() is getattr(tr, "db", tr)
         )
 
-    def is_beside(self, tr: Any) -> bool:
+    def is_beside(self, tr: Transaction | Database) -> bool:
         """Return whether the queue's keys are known to lie in no other queue, by the last look."""
         return self.is_part or (self.is_registered and self.relies(tr))
 
-    def decodes(self, tr: Any) -> bool:
+    def decodes(self, tr: Transaction | Database) -> bool:
         """Return whether this object may decode the queue's items, by the last look."""
         own = self.registration
         return own is None or own.codec == RAW or (self.has_record and self.relies(tr))
 
-    def note(self, look: Look, tr: Any) -> None:
+    def note(self, look: Look, tr: Transaction | Database) -> None:
         """Note a look, after the facts that it saw were set."""
         self.looked_in = ref(getattr(tr, "db", tr))
         # What this transaction writes may never be committed.
@@ -148,7 +149,7 @@ class Known:
         if policy and not self.given:
             self.given = self.policy = policy
 
-    def note_writing(self, tr: Any) -> None:
+    def note_writing(self, tr: Transaction | Database) -> None:
         """Note that a transaction writes settings of the queue."""
         self.writes = ref(tr)
 
@@ -156,5 +157,5 @@ class Known:
         """Make the next call look again."""
         self.look = Look()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Known, (self.registration, self.has_high_water_mark, self.made)  # another process looks for itself

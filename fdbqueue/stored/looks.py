@@ -12,10 +12,10 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.reprs import utc
-from fdbqueue.engine.api import Database, Transaction
+from fdbqueue.engine.api import Database, Transaction, Value
 from fdbqueue.engine.steps import Steps, begun, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import OtherCodec, SubscriptionError
@@ -79,7 +79,7 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     return QueueSettings(record, paused, owner)
 
 
-def _bytes(value: Any) -> bytes | None:
+def _bytes(value: Value) -> bytes | None:
     return bytes(value) if value.present() else None
 
 

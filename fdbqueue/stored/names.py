@@ -152,7 +152,7 @@ def text_named(text: str, what: str) -> str:
     return name
 
 
-def name_json(name: Any) -> Any:
+def name_json(name: object) -> Any:
     """Return a name as JSON has it: a text as a string, a tuple as an array.
 
     Raises:
@@ -206,7 +206,7 @@ def _is_plain(name: object) -> bool:
     )
 
 
-def _dumped(value: Any) -> str:
+def _dumped(value: object) -> str:
     import json  # most names are their own texts
 
     # What json leaves as it is and is not shown is inside of strings, where its code means the same.
@@ -238,7 +238,7 @@ def _loaded(text: str) -> Any:
         raise ValueError(f"it is no JSON: {error}") from error
 
 
-def _value(found: Any) -> Any:
+def _value(found: object) -> Any:
     if isinstance(found, list):
         return tuple(_value(part) for part in found)
     if not isinstance(found, dict):
@@ -249,18 +249,18 @@ def _value(found: Any) -> Any:
     return _KINDS[kind](given)
 
 
-def _text(given: Any) -> str:
+def _text(given: object) -> str:
     if not isinstance(given, str):
         raise ValueError(f"{_short(repr(given))} is no text")
     return given
 
 
-def _bytes(given: Any) -> bytes:
+def _bytes(given: object) -> bytes:
     return binascii.a2b_base64(_text(given), strict_mode=True)
 
 
 def _float(letter: str) -> Callable[[Any], Any]:
-    def read(given: Any) -> Any:
+    def read(given: object) -> Any:
         if isinstance(given, int | float) and not isinstance(given, bool):
             return float(given)
         return struct.unpack(f">{letter}", bytes.fromhex(_text(given)))[0]

@@ -24,7 +24,7 @@ Source: Apache Qpid, "Queue Implementation" design (a list type overrides the or
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 MAX_NAME_BYTES = 100
 MAX_INDEX = (1 << 63) - 1
@@ -41,7 +41,7 @@ class Order(Protocol):
     def name(self) -> str:
         """The order's name, at most 100 bytes. The queue stores it, and refuses an order with another name."""
 
-    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
+    def rank(self, value: object, headers: Mapping[str, object] | None) -> int:
         """Return an item's rank, 0 or more: smaller is sooner. It is called once, at the item's enqueue.
 
         Raises:
@@ -49,7 +49,7 @@ class Order(Protocol):
         """
 
 
-def rank_in(order: Order, value: Any, headers: Mapping[str, Any] | None) -> int:
+def rank_in(order: Order, value: object, headers: Mapping[str, object] | None) -> int:
     """Return an item's rank in an order.
 
     Raises:

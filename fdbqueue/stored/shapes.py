@@ -95,7 +95,7 @@ def check_name(name: object, what: str) -> None:
         raise ValueError(f"The name of a {what} has 1 to {most} bytes, not {size:,}: {name[:40]!r}.")
 
 
-def _text(value: Any) -> bool:
+def _text(value: object) -> bool:
     return type(value) is str
 
 
@@ -103,19 +103,19 @@ def _text_of(most: int) -> Callable[[Any], bool]:
     return lambda value: type(value) is str and 0 < len(value.encode()) <= most
 
 
-def _bytes(value: Any) -> bool:
+def _bytes(value: object) -> bool:
     return type(value) is bytes
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 64
 
 
-def _time(value: Any) -> bool:
+def _time(value: object) -> bool:
     return type(value) is int and 0 <= value <= MOST_US
 
 
-def _name(value: Any) -> bool:
+def _name(value: object) -> bool:
     return isinstance(value, str | bytes | tuple) and bool(value)
 
 
@@ -123,11 +123,11 @@ def _stamp(value: Any) -> bool:
     return type(value) is Versionstamp and value.is_complete()
 
 
-def _position(value: Any) -> bool:
+def _position(value: object) -> bool:
     return isinstance(value, Position)
 
 
-def _place(value: Any) -> bool:
+def _place(value: object) -> bool:
     return isinstance(value, Position) and value.rank is None and not value.index
 
 

@@ -303,7 +303,7 @@ def _payload(payload: bytes, codec: str) -> dict[str, Any]:
     return {"base64": base64.b64encode(payload).decode()}
 
 
-def _headers(headers: Any, packed: bytes) -> dict[str, Any]:
+def _headers(headers: object, packed: bytes) -> dict[str, Any]:
     try:
         text = _to_json(headers)
         if _to_msgpack(msgspec.json.decode(text)) == packed:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Generic
+from typing import TYPE_CHECKING, Generic
 
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, Transaction
@@ -101,7 +101,7 @@ class ByPosition(Generic[V]):
         position: Position,
         *,
         value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> Position | None:
         """Give the item at a position another value, or other headers. Return its position; None if it is not there.
 
@@ -134,7 +134,7 @@ class ByPosition(Generic[V]):
         positions: Iterable[Position],
         *,
         value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> list[Position | None]:
         """Give the items at positions the same new value, or the same headers. Return the position of each, or None.
 

@@ -106,7 +106,7 @@ class ItemChange:
     value: Any = UNCHANGED
     payload: bytes = b""
     """The value, encoded."""
-    headers: Mapping[str, Any] | None = None
+    headers: Mapping[str, object] | None = None
     """The new headers; None: the present ones."""
     priority: int | None = None
     delay_us: int | None = None
@@ -246,7 +246,7 @@ class Editing(Generic[V]):
             )
         return [Editing.place_of(position, verb) for position in positions]
 
-    def updated(self, value: Any, headers: Mapping[str, Any] | None) -> ItemChange:
+    def updated(self, value: object, headers: Mapping[str, object] | None) -> ItemChange:
         """Return the checked change of an update.
 
         Raises:
@@ -308,7 +308,7 @@ class Editing(Generic[V]):
         return after
 
     def changed(
-        self, verb: str, value: Any = UNCHANGED, headers: Mapping[str, Any] | None = None, **terms: Any
+        self, verb: str, value: Any = UNCHANGED, headers: Mapping[str, object] | None = None, **terms: Any
     ) -> ItemChange:
         """Return a checked change.
 
@@ -414,7 +414,7 @@ class Editing(Generic[V]):
         state, notes = self._after(one, notes, change, now_us)
         return EditPlan(one, opened, was, notes, stored, chunks, packed, state, more)
 
-    def _headers(self, was: Mapping[str, Any], change: ItemChange) -> Mapping[str, Any]:
+    def _headers(self, was: Mapping[str, object], change: ItemChange) -> Mapping[str, Any]:
         headers = was if change.headers is None else change.headers
         if change.priority is not None:
             return {**headers, PRIORITY: change.priority}
@@ -423,7 +423,7 @@ class Editing(Generic[V]):
         return headers
 
     async def _packed(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, object]
     ) -> bytes:
         """Return the item's packed position afterwards: with another rank, if the queue's order gives it one."""
         position = self._position(one.packed)

@@ -118,7 +118,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
         self.home = self.layout
         self._once = Once(self.layout)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Queue, codec=self.codec, order=self.order), (self.layout.space,)
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class Queue(Named, ArrowVerbs, Administered[V]):
 
     @verb
     def enqueue(
-        self, tr: Transaction | Database, value: V, *, headers: Mapping[str, Any] | None = None
+        self, tr: Transaction | Database, value: V, *, headers: Mapping[str, object] | None = None
     ) -> Steps[Position]:
         """Append an item and return its position.
 

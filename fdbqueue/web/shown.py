@@ -40,7 +40,7 @@ class BoundedCodec:
         self.name = codec.name
         self._decode = codec.decode
 
-    def encode(self, value: Any) -> bytes:
+    def encode(self, value: object) -> bytes:
         raise TypeError("The page enqueues nothing.")
 
     def decode(self, data: bytes) -> Any:
@@ -53,12 +53,12 @@ class BoundedCodec:
 CELL_CHARACTERS = 120
 
 
-def clean(value: Any) -> Any:
+def clean(value: object) -> Any:
     """Return a text with the code of every character that is not shown as it is, except the ends of lines and tabs."""
     return escaped(value, but="\n\t") if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
-def plain(value: Any, most: int = MOST_CHARACTERS, indent: int | None = 2) -> tuple[str, bool]:
+def plain(value: object, most: int = MOST_CHARACTERS, indent: int | None = 2) -> tuple[str, bool]:
     """Return the beginning of a value as JSON text, and whether something is left out.
 
     Bytes that are UTF-8 are shown as text, others in hexadecimal. A value of another type is shown by its `str`.
@@ -67,7 +67,7 @@ def plain(value: Any, most: int = MOST_CHARACTERS, indent: int | None = 2) -> tu
     return text[:most], len(text) > most or isinstance(value, Beginning)
 
 
-def column(name: str, value: Any) -> str:
+def column(name: str, value: object) -> str:
     """Return a value of a table as its column's name says: a time, a duration, or what it is."""
     if isinstance(value, int | float) and not isinstance(value, bool):
         if name.endswith("_at") or name in ("since", "until"):
@@ -81,7 +81,7 @@ def heading(name: str) -> str:
     return name.removesuffix("_at").removesuffix("_s").replace("_", " ")
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Return a value in one short line."""
     if isinstance(value, Position):
         return value.text
@@ -90,7 +90,7 @@ def cell(value: Any) -> str:
     return line if len(line) <= CELL_CHARACTERS else line[: CELL_CHARACTERS - 1] + "…"
 
 
-def _json(value: Any, indent: int | None, most: int) -> str:
+def _json(value: object, indent: int | None, most: int) -> str:
     """Return the text of a value, or more than `most` characters of its beginning."""
     if isinstance(value, Beginning):
         return _bytes(value.data, most)
@@ -114,7 +114,7 @@ def _json(value: Any, indent: int | None, most: int) -> str:
             return f"<a value of {type(value).__name__} whose repr fails: {type(error).__name__}>"
 
 
-def _bytes(value: Any, most: int) -> str:
+def _bytes(value: object, most: int) -> str:
     if not isinstance(value, bytes):
         return str(value)
     try:

@@ -136,7 +136,7 @@ class Batches:
         soon: called when a batch is half full and will probably go out soon.
     """
 
-    def __init__(self, encoding: Encoding, values: Iterable[Any], soon: Callable[[], None]) -> None:
+    def __init__(self, encoding: Encoding, values: Iterable[object], soon: Callable[[], None]) -> None:
         self._encoding = encoding
         self._values = values
         self._soon = soon
@@ -243,7 +243,7 @@ async def enqueue_in_transaction(
     tr: Transaction,
     layout: Layout,
     encoding: Encoding,
-    values: Iterable[Any],
+    values: Iterable[object],
     next_index: Callable[[Transaction, int], Steps[int]],
 ) -> BulkReport:
     """Append all `values` in the caller's transaction. Every value is encoded before any key is touched."""
@@ -260,7 +260,7 @@ async def enqueue_in_transaction(
 
 
 async def enqueue_in_batches(
-    db: Database, layout: Layout, once: Once, encoding: Encoding, values: Iterable[Any]
+    db: Database, layout: Layout, once: Once, encoding: Encoding, values: Iterable[object]
 ) -> BulkReport:
     """Append `values` in transactions of their own."""
     return await _Load(db, layout, once, encoding).run(values)
@@ -288,7 +288,7 @@ class _Load:
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
         self._started = time.monotonic()
 
-    async def run(self, values: Iterable[Any]) -> BulkReport:
+    async def run(self, values: Iterable[object]) -> BulkReport:
         source = Batches(self._encoding, values, self._look_ahead)
         adopt_binding()
         await self._once.sweep(self._db)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic
+from typing import Generic
 
 from fdbqueue import CheckReport, Position
 from fdbqueue.lowlevel import (
@@ -98,7 +98,7 @@ class Blobs(Named, Generic[V]):
         return f"Blobs({self.queue.layout.describe()}, lease={self._lease_us / 1e6:g})"
 
     def write(
-        self, db: Database, value: V = NO_VALUE, *, headers: Mapping[str, Any] | None = None, **terms: Any
+        self, db: Database, value: V = NO_VALUE, *, headers: Mapping[str, object] | None = None, **terms: object
     ) -> BlobWriter:
         """Return a file to write a new item's data to; see `BlobWriter`. This call touches no key.
 

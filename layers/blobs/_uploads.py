@@ -219,7 +219,7 @@ class Entrance(Generic[V]):
         }
         self._passes_on = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in self._signature.parameters.values())
 
-    def check(self, value: object, terms: Mapping[str, Any]) -> None:
+    def check(self, value: object, terms: Mapping[str, object]) -> None:
         """Check the arguments of an enqueue, as far as that is possible without a transaction.
 
         Raises:
@@ -250,7 +250,7 @@ class Entrance(Generic[V]):
             return False
 
     async def enqueue(
-        self, tr: Transaction, value: object, terms: Mapping[str, Any]
+        self, tr: Transaction, value: object, terms: Mapping[str, object]
     ) -> tuple[Enqueued, Position | None]:
         """Enqueue an item. Return the result, and the item's position; None if it was left out."""
         result: Enqueued = await self._target.enqueue.steps(tr, value, **terms)
@@ -258,7 +258,7 @@ class Entrance(Generic[V]):
             return result, result.position or result.rewritten
         return result, position_in(result)
 
-    async def attach(self, tr: Transaction, position: Position, terms: Mapping[str, Any], blob: Blob) -> None:
+    async def attach(self, tr: Transaction, position: Position, terms: Mapping[str, object], blob: Blob) -> None:
         """Give the item that this transaction has just enqueued its blob."""
         at = await entered_at(tr, self._target, self.queue.layout, position, terms.get("session"))
         # An item with a delay is delayed. One that a waiting consumer of a subscription gets is leased already.
@@ -270,7 +270,7 @@ class Entrance(Generic[V]):
                 tr.set(key, with_blob(bytes(value), blob))
         count(tr, self.home, blobs=1, blob_bytes=blob.size_bytes)
 
-    async def try_out(self, db: Database, value: object, terms: Mapping[str, Any]) -> None:
+    async def try_out(self, db: Database, value: object, terms: Mapping[str, object]) -> None:
         """Enqueue in a transaction that is not committed, so that wrong arguments raise before an upload begins.
 
         A full queue is no error yet: there may be room when the upload ends.

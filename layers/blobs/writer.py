@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from fdbqueue import FDBError, FdbQueueError, ItemTooLarge, Position
 from fdbqueue.base.reprs import pairs
@@ -49,7 +49,7 @@ class BlobWriter(Named, io.BufferedIOBase):
     """
 
     def __init__(
-        self, db: Database, entrance: Entrance, upload: Upload, value: object, terms: Mapping[str, Any]
+        self, db: Database, entrance: Entrance, upload: Upload, value: object, terms: Mapping[str, object]
     ) -> None:
         self._db = db
         self._entrance = entrance

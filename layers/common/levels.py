@@ -116,7 +116,7 @@ class AmqpLevels(Levels):
         return self._highest - min(self._highest, max(self._lowest, _checked(priority, AMQP_PRIORITIES)))
 
 
-def with_priority(queue: Queue, headers: Mapping[str, Any] | None, priority: int | None) -> Mapping[str, Any] | None:
+def with_priority(queue: Queue, headers: Mapping[str, object] | None, priority: int | None) -> Mapping[str, Any] | None:
     """Return headers with a priority; unchanged if it is None.
 
     Raises:
@@ -149,7 +149,7 @@ def _check_count(count: object) -> None:
         raise TypeError(f"count is the number of levels, an integer, not {count!r}.")
 
 
-def _checked(priority: Any, count: int) -> int:
+def _checked(priority: object, count: int) -> int:
     if isinstance(priority, int) and not isinstance(priority, bool) and 0 <= priority < count:
         return priority
     raise ValueError(f"A priority of this queue is an integer from 0 to {count - 1}, not {priority!r}.")

@@ -130,11 +130,11 @@ class Handling(ABC):
         """Note that a verb found the lease of an item lost."""
 
     @abstractmethod
-    def _ack(self, lease: Lease, result: Any, done: Done) -> Awaitable[None]:
+    def _ack(self, lease: Lease, result: object, done: Done) -> Awaitable[None]:
         """Ack one item, with its follow-ups."""
 
     @abstractmethod
-    def _done_of(self, result: Any) -> Done | None:
+    def _done_of(self, result: object) -> Done | None:
         """Return what a handler has said beside a plain result; None: nothing."""
 
     def _acked_alone(self, hold: Hold, lease: Lease) -> None:
@@ -195,7 +195,7 @@ class Handling(ABC):
         hold.settling = True
         return True, result
 
-    async def _ack_with_follow_ups(self, hold: Hold, lease: Lease, result: Any, done: Done) -> None:
+    async def _ack_with_follow_ups(self, hold: Hold, lease: Lease, result: object, done: Done) -> None:
         try:
             await self._ack(lease, result, done)
         except LeaseLost:
@@ -259,7 +259,7 @@ class Handling(ABC):
             pass
         return False
 
-    async def settle(self, hold: Hold, verb: Awaitable[Any], counter: str) -> Any:
+    async def settle(self, hold: Hold, verb: Awaitable[object], counter: str) -> Any:
         """End an attempt by a verb, and hold its lease no more. Return what the verb returns; None: it was refused."""
         hold.settling = True
         try:
@@ -369,8 +369,8 @@ class ItemHandling(Handling):
         self.holds.lost(hold)
         self.holds.let_go(hold)
 
-    def _ack(self, lease: Lease, result: Any, done: Done) -> Awaitable[None]:
+    def _ack(self, lease: Lease, result: object, done: Done) -> Awaitable[None]:
         return self._verbs.ack.aio(self.db, lease, result=done)  # type: ignore[no-any-return]
 
-    def _done_of(self, result: Any) -> Done | None:
+    def _done_of(self, result: object) -> Done | None:
         return result if isinstance(result, Done) else None

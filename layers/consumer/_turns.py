@@ -344,7 +344,7 @@ class SessionHandling(Handling):
         hold.reason = await run_async(self._sessions.queue.read(self.db, ask)) or hold.reason
         self.holds.lost(hold)
 
-    async def _ack_and_next(self, hold: TurnHold, lease: SessionLease, result: Any) -> SessionLease | None:
+    async def _ack_and_next(self, hold: TurnHold, lease: SessionLease, result: object) -> SessionLease | None:
         """Ack an item, and begin the session's next one in the same transaction. Return it; None if the turn is over.
 
         A smart check may rewrite a waiting item, so that nothing is read ahead.
@@ -370,7 +370,7 @@ class SessionHandling(Handling):
         hold.over, hold.seen = following is None, began
         return following
 
-    async def _done_with(self, hold: TurnHold, item: TurnItem, lease: SessionLease, result: Any) -> TurnItem | None:
+    async def _done_with(self, hold: TurnHold, item: TurnItem, lease: SessionLease, result: object) -> TurnItem | None:
         """Return the finished item, with its new state. A state that can't be stored fails the attempt."""
         try:
             kept = encode_result((self._done_of(result) or Done(result)).result) if lease.wants_result else b""
@@ -448,10 +448,10 @@ class SessionHandling(Handling):
             hold.fenced = True
             self.leave(hold, "place")
 
-    def _ack(self, lease: Lease, result: Any, done: Done) -> Awaitable[None]:
+    def _ack(self, lease: Lease, result: object, done: Done) -> Awaitable[None]:
         return self._sessions.ack.aio(self.db, cast(SessionLease, lease), state=_state_of(result), result=done)
 
-    def _done_of(self, result: Any) -> Done | None:
+    def _done_of(self, result: object) -> Done | None:
         if isinstance(result, NewState):
             return Done(result.result, result.then)
         return result if isinstance(result, Done) else None

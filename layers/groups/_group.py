@@ -117,12 +117,12 @@ class Group(Named):
         return Group(self._groups, self.name, token=self.token, db=db)
 
     @verb
-    async def enqueue(self, /, tr: Transaction | Database, value: Any, **terms: Any) -> Any:
+    async def enqueue(self, /, tr: Transaction | Database, value: object, **terms: object) -> Any:
         """Append an item as a member; as `Groups.enqueue`."""
         return await self._groups.enqueue.steps(tr, value, group=self, **terms)
 
     @verb
-    async def enqueue_many(self, /, tr: Transaction | Database, values: Iterable[Any], **terms: Any) -> int:
+    async def enqueue_many(self, /, tr: Transaction | Database, values: Iterable[object], **terms: object) -> int:
         """Append items as members, in their order. Return how many.
 
         Given a database, it uses transactions of 100 items. It holds the group open meanwhile, and extends the hold of

@@ -227,7 +227,9 @@ class Groups(Named, QueueWithLeases[Any]):
         return GroupList(self, tr, db, space.key() if after is None else _behind(space, after), limit)
 
     @verb
-    async def enqueue(self, /, tr: Transaction | Database, value: Any, *, group: Group | str, **terms: Any) -> Any:
+    async def enqueue(
+        self, /, tr: Transaction | Database, value: object, *, group: Group | str, **terms: object
+    ) -> Any:
         """Append an item as a member of a group. Return what the source's `enqueue` returns.
 
         Args:
@@ -269,7 +271,7 @@ class Groups(Named, QueueWithLeases[Any]):
             f"The group {name!r} in {self.queue.layout.describe()} is {record.state}; nothing was written."
         )
 
-    async def _enqueue(self, tr: Transaction, value: Any, name: str, terms: dict[str, Any]) -> Any:
+    async def _enqueue(self, tr: Transaction, value: object, name: str, terms: dict[str, Any]) -> Any:
         entering = steps_of(self._source.enqueue, tr, value, **terms)  # before the first read
         with closing(entering):
             await self.check_open(tr, name)

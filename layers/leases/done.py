@@ -73,7 +73,7 @@ def sessions_of(layer: object) -> Sessions | None:
     return getattr(layer, "sessions", None)
 
 
-async def entered_at(tr: Transaction, target: Any, layout: Layout, position: Position, session: Any) -> Entered:
+async def entered_at(tr: Transaction, target: object, layout: Layout, position: Position, session: object) -> Entered:
     """Return where the item is that a layer has just enqueued in this transaction.
 
     Args:
@@ -88,7 +88,7 @@ async def entered_at(tr: Transaction, target: Any, layout: Layout, position: Pos
 
 
 async def mark(
-    tr: Transaction, layout: Layout, packed: bytes, *, delayed: bool = False, **changes: Any
+    tr: Transaction, layout: Layout, packed: bytes, *, delayed: bool = False, **changes: object
 ) -> Marked | None:
     """Change the notes of an item in any place of its queue. Return None if it is not there.
 
@@ -210,7 +210,7 @@ class FollowUp:
         return len(queue_of(self.target).layout.prefix) + POSITION_BYTES
 
 
-def _check_terms(target: Any, value: Any, terms: dict[str, Any]) -> None:
+def _check_terms(target: object, value: object, terms: dict[str, Any]) -> None:
     """Refuse now what the target's enqueue would refuse later, when the item that it follows is done.
 
     Raises:
@@ -329,7 +329,7 @@ def queue_of(target: Any) -> Queue:
     return queue
 
 
-def position_in(entered: Any) -> Position | None:
+def position_in(entered: object) -> Position | None:
     """Return the position in what a layer's `enqueue` returned; None if the item was not enqueued."""
     position = entered if isinstance(entered, Position) else getattr(entered, "position", None)
     return position if isinstance(position, Position) else None

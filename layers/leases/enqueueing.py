@@ -42,7 +42,7 @@ COLUMNS = frozenset({"column", "headers_column", "priority_column", "delay_colum
 class _Counted:
     """Values, with the number of values read so far."""
 
-    def __init__(self, values: Iterable[Any]) -> None:
+    def __init__(self, values: Iterable[object]) -> None:
         self._values = values
         self.taken = 0
 
@@ -83,7 +83,7 @@ class RowTerms:
 
     now_us: int
     notes: Notes
-    headers: Mapping[str, Any] | None
+    headers: Mapping[str, object] | None
 
     def of_row(self, row: TableRow) -> Own:
         """Return a row's value with its headers and notes.
@@ -123,9 +123,9 @@ class Append(Protocol):
 async def enqueue_with_notes(
     tr: Transaction | Database,
     queue: Queue,
-    values: Iterable[Any],
+    values: Iterable[object],
     notes: Notes,
-    headers: Mapping[str, Any] | None,
+    headers: Mapping[str, object] | None,
     *,
     append: Append | None = None,
     label: Callable[[Any], Any] = lambda value: None,
@@ -214,8 +214,8 @@ async def _append(tr: Transaction, *, items: list[Encoded], queue: Queue, notes:
 
 def _batches(
     queue: Queue,
-    values: Iterable[Any],
-    headers: Mapping[str, Any] | None,
+    values: Iterable[object],
+    headers: Mapping[str, object] | None,
     label: Callable[[Any], Any],
     row: Callable[[Any], Own] | None,
     *,

@@ -167,7 +167,7 @@ class Leases(Named, ByPosition[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> Position:
         """Append an item, with an optional delay and time to live.
 
@@ -198,7 +198,7 @@ class Leases(Named, ByPosition[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         column: str | None = None,
         headers_column: str | None = None,
         delay_column: str | None = None,

@@ -63,7 +63,7 @@ class TokenBucket(Named):
     def __init__(
         self,
         queue: Queue[Any],
-        name: Any,
+        name: object,
         *,
         count: int,
         seconds: float = 1.0,

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 from fdbqueue import BulkReport, CheckReport, Item, Position, Queue
 from fdbqueue.arrow.needs import ArrowTable
@@ -232,7 +232,7 @@ class PriorityQueue(Named, TakenFromFront[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> Position:
         """Append an item to its level.
 
@@ -263,7 +263,7 @@ class PriorityQueue(Named, TakenFromFront[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         column: str | None = None,
         headers_column: str | None = None,
         priority_column: str | None = None,
@@ -389,7 +389,7 @@ class EarliestDeadline:
     def __repr__(self) -> str:
         return "EarliestDeadline()"
 
-    def rank(self, value: Any, headers: Mapping[str, Any] | None) -> int:
+    def rank(self, value: object, headers: Mapping[str, object] | None) -> int:
         """Return the deadline in microseconds, or the largest rank if there is none.
 
         Raises:

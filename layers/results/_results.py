@@ -89,7 +89,7 @@ class Completion(Named, Generic[R]):
     __slots__ = ("_db", "_leases", "_queue", "_type", "position")
 
     def __init__(
-        self, queue_leases: Leases, position: Position, *, type: Any = Any, db: Database | None = None
+        self, queue_leases: Leases, position: Position, *, type: object = Any, db: Database | None = None
     ) -> None:
         if not isinstance(queue_leases, Leases):
             raise TypeError(
@@ -104,7 +104,7 @@ class Completion(Named, Generic[R]):
         self.position = position
         """The item; the address of an item in a session."""
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Completion, type=self._type), (self._leases, self.position)
 
     def __repr__(self) -> str:
@@ -269,7 +269,7 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         self._keep = keep
         self._keep_s = _whole_seconds(keep)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Results, type=None if self._type is Any else self._type, keep=self._keep), (self._source,)
 
     def __repr__(self) -> str:
@@ -285,11 +285,11 @@ class Results(Named, QueueWithLeases[Any], Generic[R]):
         self,
         /,
         tr: Transaction | Database,
-        value: Any,
+        value: object,
         *,
         then: FollowUp | Sequence[FollowUp] = (),
         keep: float | None = None,
-        **terms: Any,
+        **terms: object,
     ) -> Completion[R]:
         """Append an item, and return its completion.
 

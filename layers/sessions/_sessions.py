@@ -124,7 +124,7 @@ class Sessions(Named, Operators[V]):
         backoff: Backoff | None = None,
         on_dead: Literal["go on", "block"] = "go on",
         delays: Literal["pass", "hold"] = "pass",
-        state_codec: Any = "bytes",
+        state_codec: object = "bytes",
         shards: int | None = None,
         consumer: str | None = None,
         clock: Callable[[], float] = time.time,
@@ -208,7 +208,7 @@ class Sessions(Named, Operators[V]):
         """Return about how many bytes a follow-up in a session takes in the notes of another item; for layers."""
         return len(self.line.layout.prefix) + len(pack_name(session))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return partial(Sessions, **self._arguments), (self.queue,)
 
     def __repr__(self) -> str:
@@ -225,7 +225,7 @@ class Sessions(Named, Operators[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> Position:
         """Append an item to its session.
 
@@ -270,7 +270,7 @@ class Sessions(Named, Operators[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> BulkReport:
         """Append items in their order, each as `enqueue` does, and all with the same terms.
 
@@ -359,7 +359,7 @@ class Sessions(Named, Operators[V]):
         tr: Transaction | Database,
         lease: SessionRef,
         *,
-        state: Any = UNCHANGED,
+        state: object = UNCHANGED,
         result: object = None,
         then: FollowUp | Sequence[FollowUp] = (),
     ) -> None:
@@ -405,7 +405,7 @@ class Sessions(Named, Operators[V]):
         tr: Transaction | Database,
         lease: SessionRef,
         *,
-        state: Any = UNCHANGED,
+        state: object = UNCHANGED,
         result: object = None,
         then: FollowUp | Sequence[FollowUp] = (),
         duration: float = 30.0,
@@ -505,7 +505,7 @@ class Sessions(Named, Operators[V]):
         return await self.queue.read(tr, partial(self._working.states.read, key=key))
 
     @verb
-    async def set_state(self, tr: Transaction | Database, lease: SessionRef, state: Any) -> None:
+    async def set_state(self, tr: Transaction | Database, lease: SessionRef, state: object) -> None:
         """Write the state of a session that the caller has leased; None removes it.
 
         Raises:

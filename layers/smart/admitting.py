@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from msgspec.structs import replace
 
@@ -72,11 +72,11 @@ class EnqueueTerms:
     """Time at which the item becomes available; 0: no delay."""
     ttl_us: int
     """Time to live; 0: as its type says."""
-    headers: Mapping[str, Any] | None
+    headers: Mapping[str, object] | None
 
 
 def enqueue_terms(
-    now_us: int, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, Any] | None
+    now_us: int, delay: float | None, at: float | None, ttl: float | None, headers: Mapping[str, object] | None
 ) -> EnqueueTerms:
     """Return the terms that an enqueue was given.
 
@@ -109,7 +109,7 @@ class _Entering:
     """The item to append."""
 
     new: Incoming
-    headers: Mapping[str, Any] | None
+    headers: Mapping[str, object] | None
     rank: int | None
     stored: bytes
     notes: Notes
@@ -206,7 +206,7 @@ class Admitting:
     def _next_index(self, tr: Transaction) -> Steps[int]:
         return self._queue.next_index(tr, 1, entry="smart")
 
-    def _rank(self, message: Message, headers: Mapping[str, Any] | None) -> int | None:
+    def _rank(self, message: Message, headers: Mapping[str, object] | None) -> int | None:
         return self._queue.rank(message, headers)
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:

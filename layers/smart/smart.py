@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from msgspec.structs import asdict
 
@@ -291,7 +290,7 @@ class SmartQueue(Named, TakenFromFront):
         self._admitting = Admitting(self.queue, self.leases, self._check_runner)
         self.queue.layout.known.made.is_smart = True
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[partial[SmartQueue], tuple[Leases]]:
         return partial(SmartQueue, **asdict(self._check_runner.terms)), (self.leases,)
 
     def __repr__(self) -> str:
@@ -307,7 +306,7 @@ class SmartQueue(Named, TakenFromFront):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> Outcome:
         """Compare a message with the queued items that its type sees, and append it unless one decides otherwise.
@@ -352,7 +351,7 @@ class SmartQueue(Named, TakenFromFront):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
         """Enqueue messages in order, all with the same terms; each is also compared with those before it.

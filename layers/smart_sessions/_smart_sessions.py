@@ -198,7 +198,7 @@ class SessionAdmitting(Admitting):
     async def _next_index(self, tr: Transaction) -> int:
         return 1 + self._last_index
 
-    def _rank(self, message: Message, headers: Mapping[str, Any] | None) -> int | None:
+    def _rank(self, message: Message, headers: Mapping[str, object] | None) -> int | None:
         return self._level
 
     def _scan(self, tr: Transaction, new: Incoming) -> Scan:
@@ -332,7 +332,7 @@ class SmartSessions(Named):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> Outcome:
         """Compare a message with the waiting items of its session that its type sees, and append it if they let it in.
@@ -374,7 +374,7 @@ class SmartSessions(Named):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         timeout: float | None = None,
     ) -> list[Outcome]:
         """Enqueue messages in order, all with the same terms; each is also compared with those before it.

@@ -111,7 +111,7 @@ class StagedQueue(Named, ByPosition[V]):
         return f"StagedQueue({self.queue.layout.describe()})"
 
     @verb
-    async def enqueue(self, db: Database, value: V, *, headers: Mapping[str, Any] | None = None) -> Position:
+    async def enqueue(self, db: Database, value: V, *, headers: Mapping[str, object] | None = None) -> Position:
         """Append an item and return its position; enqueues that are pending together share a transaction.
 
         Args:

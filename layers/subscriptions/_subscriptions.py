@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -243,7 +243,7 @@ class Subscriptions(Named, ByPosition[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
         immediate: bool = False,
     ) -> Delivery | None:
         """Enqueue an item; deliver it straight to a consumer that waits for it, if there is one.
@@ -308,7 +308,7 @@ class Subscriptions(Named, ByPosition[V]):
         delay: float | None = None,
         at: float | None = None,
         ttl: float | None = None,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> BulkReport:
         """Append items in their order, all with the same terms, like `Leases.enqueue_many`.
 

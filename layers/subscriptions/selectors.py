@@ -87,7 +87,7 @@ class Selector:
     def __repr__(self) -> str:
         return f"Selector({self.text!r})"
 
-    def accepts(self, headers: Mapping[str, Any], facts: Facts | None = None) -> bool:
+    def accepts(self, headers: Mapping[str, object], facts: Facts | None = None) -> bool:
         """Return whether an item with these headers is accepted; without `facts` all facts are NULL.
 
         Raises:

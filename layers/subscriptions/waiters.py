@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as changed
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -347,7 +346,7 @@ class ImmediateDelivery:
         self,
         tr: Transaction,
         payload: bytes,
-        headers: Mapping[str, Any] | None,
+        headers: Mapping[str, object] | None,
         rank: int | None,
         *,
         ttl_us: int,

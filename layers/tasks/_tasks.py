@@ -141,7 +141,7 @@ class Tasks(Named):
         unique: bool | Unique | By = False,
         limits: Sequence[Concurrency | Rate] = (),
     ) -> Decorator: ...
-    def task(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    def task(self, function: Callable[..., Any] | None = None, /, **options: object) -> Any:
         """Make a task of a function or a coroutine function. It stays callable, and a call just calls it.
 
         Args:

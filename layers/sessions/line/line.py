@@ -124,7 +124,7 @@ class Line:
         """The slots of sessions that run several items at once."""
         self._known: dict[tuple[bytes, int], Session] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Line, (self.items, self.rules, self._clock)
 
     def session(self, name: bytes, generation: int = 0) -> Session:

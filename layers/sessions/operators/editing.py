@@ -93,7 +93,7 @@ class OfSession(Editing[Any]):
             ) from error
 
     async def _packed(
-        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, Any]
+        self, tr: Transaction, one: Standing, opened: Envelope, change: ItemChange, headers: Mapping[str, object]
     ) -> bytes:
         position = self._position(one.packed)
         if self._level is None or self._level == rank_of(one.packed):
@@ -375,7 +375,7 @@ class Items(Generic[V]):
         position: Position,
         *,
         value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> Position | None:
         """Give the item at a position of a session another value, or other headers. Return its position, or None.
 
@@ -395,7 +395,7 @@ class Items(Generic[V]):
         positions: Iterable[Position],
         *,
         value: V | Unchanged = UNCHANGED,
-        headers: Mapping[str, Any] | None = None,
+        headers: Mapping[str, object] | None = None,
     ) -> list[Position | None]:
         """Give the items at positions of a session the same new value, or the same headers; otherwise as `update`."""
         change = self.editing().updated(value, headers)

@@ -180,7 +180,7 @@ class Session:
             return None
         return unpack_record(self._items, self.record_key, bytes(value))
 
-    def record_if_readable(self, value: Any) -> SessionRecord | None:
+    def record_if_readable(self, value: object) -> SessionRecord | None:
         """Return the record, as `record_in`; None also if it is damaged.
 
         Raises:

@@ -42,7 +42,7 @@ class States:
         self._own = Registration(self._states.codec.name, "", ())
         self._states.layout.known.registration = self._own
 
-    def encoded(self, state: Any) -> State:
+    def encoded(self, state: object) -> State:
         """Encode a state.
 
         Raises:

@@ -188,7 +188,7 @@ class Turns(Generic[V]):
         held = Held(pointer.value.pointer, row, state)
         return await self.working.open(db, pointer, held, progress._replace(current=item))
 
-    def encoded(self, result: Any) -> Any:
+    def encoded(self, result: object) -> Any:
         """Return the new state, encoded, in what a handler returned; `UNCHANGED` if there is none.
 
         Raises:

@@ -58,7 +58,7 @@ class Database(TransactionCreator):
         self._lock = threading.Lock()
         self._outstanding.lock = threading.RLock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle the database's location. A database in memory ends with the process that made it."""
         path, options = self._path, self._url_options
         if path is None:
@@ -155,7 +155,7 @@ class Database(TransactionCreator):
         """Raise `Unsupported`: there is no connection that has a status."""
         raise Unsupported("get_client_status")
 
-    def open_tenant(self, name: Any) -> Any:
+    def open_tenant(self, name: object) -> Any:
         """Raise `Unsupported`: the embedded engine has no tenants."""
         raise Unsupported("open_tenant")
 
@@ -190,7 +190,7 @@ class Database(TransactionCreator):
         """Return the rows of a range, read in one transaction."""
         return self._run(lambda tr: tr.get_range(begin, end, limit, reverse, streaming_mode).to_list())
 
-    def get_range_startswith(self, prefix: api.Key, *args: Any, **kwargs: Any) -> list[KeyValue]:
+    def get_range_startswith(self, prefix: api.Key, *args: object, **kwargs: object) -> list[KeyValue]:
         """Return the rows whose keys start with `prefix`, read in one transaction."""
         return self._run(lambda tr: tr.get_range_startswith(prefix, *args, **kwargs).to_list())
 

@@ -60,7 +60,7 @@ class Future(Generic[T]):
         first: list[int] = []
 
         def note(index: int) -> Callable[[Any], None]:
-            def callback(_: Any) -> None:
+            def callback(_: object) -> None:
                 first.append(index)
                 ready.set()
 
@@ -102,7 +102,7 @@ class Future(Generic[T]):
         raise NotImplementedError
 
 
-def call(callback: Callback, future: Any) -> None:
+def call(callback: Callback, future: object) -> None:
     """Call a user's callback. Print and drop an exception that it raises, as the binding does."""
     try:
         callback(future)
@@ -322,10 +322,10 @@ class FutureString(Future[bytes]):
     def __repr__(self) -> str:
         return repr(self.value)
 
-    def __add__(self, other: Any) -> Any:
+    def __add__(self, other: object) -> Any:
         return self.value + _plain(other)
 
-    def __radd__(self, other: Any) -> Any:
+    def __radd__(self, other: object) -> Any:
         return _plain(other) + self.value
 
     def __mul__(self, times: int) -> Any:
@@ -334,16 +334,16 @@ class FutureString(Future[bytes]):
     def __rmul__(self, times: int) -> Any:
         return times * self.value
 
-    def __lt__(self, other: Any) -> Any:
+    def __lt__(self, other: object) -> Any:
         return self.value < _plain(other)
 
-    def __le__(self, other: Any) -> Any:
+    def __le__(self, other: object) -> Any:
         return self.value <= _plain(other)
 
-    def __gt__(self, other: Any) -> Any:
+    def __gt__(self, other: object) -> Any:
         return self.value > _plain(other)
 
-    def __ge__(self, other: Any) -> Any:
+    def __ge__(self, other: object) -> Any:
         return self.value >= _plain(other)
 
     def __eq__(self, other: object) -> bool:
@@ -372,7 +372,7 @@ def _plain(other: Any) -> Any:
 def _delegate(name: str) -> Any:
     method = getattr(bytes, name)
 
-    def delegate(self: FutureString, *args: Any) -> Any:
+    def delegate(self: FutureString, *args: object) -> Any:
         return method(self.value, *args)
 
     delegate.__name__ = name

@@ -279,7 +279,7 @@ class LateRead(Pending[None]):
 
     __slots__ = ("_answer", "_read", "_tr", "_wait", "may_fail")
 
-    def __init__(self, tr: ReadApi, read: Callable[..., Any], *args: Any) -> None:
+    def __init__(self, tr: ReadApi, read: Callable[..., Any], *args: object) -> None:
         super().__init__()
         self._tr = weakref.ref(tr)  # dropping the transaction ends the read
         self._read = (read, args)
