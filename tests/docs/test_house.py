@@ -16,6 +16,7 @@ import pytest
 
 import fdbqueue
 import fdbqueue.layers
+from tests import house
 from tests.helpers.sources import files_of, nodes
 
 pytestmark = pytest.mark.usefixtures("parsed_once")
@@ -304,3 +305,18 @@ def test_a_class_has_a_name_of_its_own(repository: Path) -> None:
         if isinstance(node, ast.ClassDef)
     )
     assert {name for name, number in names.items() if number > 1} == ONE_NAME
+
+
+MOST_PRIVATE = {"fdbqueue": 58, "tests": 51}
+"""Uses of private names from outside, in the library with its layers and in the tests. They may only become fewer."""
+LONG = {"fdbqueue/stored/layout.py"}
+"""Files that may have more than 600 lines: a table."""
+
+
+@pytest.mark.slow
+def test_private_uses_and_long_files_become_no_more() -> None:
+    library, layers, tests = (house.measured(house.ROOT / name) for name in ("fdbqueue", "layers", "tests"))
+
+    assert library.private + layers.private <= MOST_PRIVATE["fdbqueue"]
+    assert tests.private <= MOST_PRIVATE["tests"]
+    assert {one.split()[0] for one in library.long + layers.long} <= LONG
