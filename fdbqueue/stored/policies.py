@@ -187,6 +187,10 @@ class Policy:
             )
         return int(min(wait, LONGEST_SECONDS) * 1e6)
 
+    def delay_left_us(self, attempt: int, *, since_us: int, now_us: int) -> int:
+        """Return how long an item still waits whose attempt failed some time ago, when its lease ended."""
+        return max(0, self.delay_us_in_any_case(attempt) - max(0, now_us - since_us))
+
     def delay_us_in_any_case(self, attempt: int) -> int:
         """Return how long an item waits, as by default if the back-off raises or returns no number.
 

@@ -57,7 +57,8 @@ class Retry:
         packed, stored, notes = overdue
         error = f"The lease of {notes.consumer or 'a consumer'} expired."
         policy = await self.known(tr)
-        return moves.fail(packed, stored, notes, policy, now_us=now_us, delay_us=None, error=error)
+        delay_us = policy.delay_left_us(notes.attempt, since_us=notes.expires_at_us, now_us=now_us)
+        return moves.fail(packed, stored, notes, policy, now_us=now_us, delay_us=delay_us, error=error)
 
     def about(self, packed: bytes, stored: bytes) -> tuple[Any, Position | None]:
         """Return the name of what an item stands for, and which of its own items is in progress, if one is."""

@@ -25,6 +25,15 @@ _STAYS = "        moves.enter_available(turn.packed, stored_pointer(rest), NO_NO
 
 MUTANTS = (
     Mutant(
+        "the back-off of an expired lease begins when somebody looks",
+        "fdbqueue/stored/policies.py",
+        ((" - max(0, now_us - since_us))", ")"),),
+        tests=(
+            "tests/layers/leases/test_leases_given_back.py::"
+            "test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends",
+        ),
+    ),
+    Mutant(
         "waits for the database count as time of the handlers",
         "layers/consumer/holds.py",
         (

@@ -231,7 +231,8 @@ class Line:
         except FormatError as unreadable:  # as if a worker could not read it
             turn.record = replace(turn.record, blocked=NO_NOTES.cut_error(str(unreadable)))
             return await self.slots.pass_on(tr, moves, turn, head, now_us=now_us)
-        delay_us = (await self.rules.retry.known(tr)).delay_us_in_any_case(attempt)
+        policy = await self.rules.retry.known(tr)
+        delay_us = policy.delay_left_us(attempt, since_us=turn.notes.expires_at_us, now_us=now_us)
         return await self.fail(tr, moves, turn, value, head, now_us=now_us, delay_us=delay_us, error=error)
 
     async def put_aside(self, tr: Transaction, packed: bytes, token: bytes, error: FormatError) -> None:

@@ -53,7 +53,7 @@ def test_a_backoff_that_returns_no_wait_is_told_and_waits_as_by_default(
     assert lease is not None
     with pytest.raises((TypeError, ValueError), match=r"returned .* not a number of seconds, 0 or more"):
         leases.nack(db, lease)
-    clock.now += 2
+    clock.now += 1.5
     leases.reclaim(db)  # nobody is there to hear the error
     assert "not a number of seconds" in caplog.text
     assert leases.lease(db) is None

@@ -109,6 +109,18 @@ def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: C
     assert lease_of(leases, db).value == b"1"
 
 
+def test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends(db: Any, space: Subspace, clock: Clock) -> None:
+    leases = Leases(Queue(space), backoff=constant(7), clock=clock)
+    fill(leases, db, 1)
+    lease_of(leases, db, duration=5)
+    clock.now += 11.5  # nothing looks at the queue meanwhile
+    assert leases.lease(db) is None
+    clock.now += 0.5
+    assert lease_of(leases, db, duration=5).attempt == 2
+    clock.now += 12
+    assert lease_of(leases, db).attempt == 3, "its wait is over, so it comes at the first look"
+
+
 def refuse(attempt: int) -> float:
     raise LookupError(f"no policy for attempt {attempt}")
 
@@ -140,7 +152,7 @@ def test_an_expired_item_waits_as_by_default_if_its_back_off_policy_raises(
     leases = Leases(Queue(space), backoff=policy, clock=clock)
     fill(leases, db, 2)
     leases.lease_many(db, duration=10)
-    clock.now += 11
+    clock.now += 10.5
 
     assert len(leases.reclaim(db).reclaimed) == 2
     assert leases.lease(db) is None, "another consumer's call gets no error of this policy"

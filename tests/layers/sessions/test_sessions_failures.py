@@ -27,6 +27,18 @@ def test_a_back_off_blocks_its_session_and_no_other(db: Any, queue: Queue, clock
     assert do_all(sessions, db) == ["ann:urgent", "ann:1", "ann:2"]
 
 
+def test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends(db: Any, queue: Queue, clock: Clock) -> None:
+    sessions = Sessions(queue, backoff=constant(10), clock=clock)
+    fill(sessions, db, "ann:1")
+    lease_of(sessions, db, duration=5)
+    clock.now += 14.5  # nothing looks at the queue meanwhile
+    assert sessions.lease(db) is None
+    clock.now += 0.5
+    assert lease_of(sessions, db, duration=5).attempt == 2
+    clock.now += 15
+    assert lease_of(sessions, db).attempt == 3, "its wait is over, so it comes at the first look"
+
+
 def test_a_nack_may_name_its_own_delay(db: Any, queue: Queue, clock: Clock) -> None:
     sessions = Sessions(queue, clock=clock)
     fill(sessions, db, "ann:1")
