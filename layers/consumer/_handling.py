@@ -242,10 +242,10 @@ class Handling(ABC):
             return DEFAULT_BACKOFF(attempt)
         else:
             seconds = retry.delay_us_in_any_case(attempt) / 1e6
-        if self.terms.until_empty and retry.max_attempts is None:
-            # A drain would not end if such an item came back at once each time.
-            return max(DEFAULT_BACKOFF(attempt), seconds)
-        return seconds
+        if not self.terms.until_empty or retry.max_attempts is not None or (self._consequence and seconds):
+            return seconds  # the attempts have an end: a task has its own
+        # A drain would not end if such an item came back at once each time.
+        return max(DEFAULT_BACKOFF(attempt), seconds)
 
     async def _is_ending(self) -> bool:
         """Return whether the end of the run or of the event loop has cancelled this worker, rather than its handler."""

@@ -28,10 +28,7 @@ MUTANTS = (
         "the back-off of an expired lease begins when somebody looks",
         "fdbqueue/stored/policies.py",
         ((" - max(0, now_us - since_us))", ")"),),
-        tests=(
-            "tests/layers/leases/test_leases_given_back.py::"
-            "test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends",
-        ),
+        tests=("tests/layers/leases/test_leases_given_back.py::test_a_back_off_begins_at_the_end_of_a_lease",),
     ),
     Mutant(
         "waits for the database count as time of the handlers",

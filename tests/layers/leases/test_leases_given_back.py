@@ -109,7 +109,7 @@ def test_a_back_off_policy_delays_what_failed(db: Any, space: Subspace, clock: C
     assert lease_of(leases, db).value == b"1"
 
 
-def test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends(db: Any, space: Subspace, clock: Clock) -> None:
+def test_a_back_off_begins_at_the_end_of_a_lease(db: Any, space: Subspace, clock: Clock) -> None:
     leases = Leases(Queue(space), backoff=constant(7), clock=clock)
     fill(leases, db, 1)
     lease_of(leases, db, duration=5)

@@ -27,7 +27,7 @@ def test_a_back_off_blocks_its_session_and_no_other(db: Any, queue: Queue, clock
     assert do_all(sessions, db) == ["ann:urgent", "ann:1", "ann:2"]
 
 
-def test_the_back_off_of_an_expired_lease_begins_when_the_lease_ends(db: Any, queue: Queue, clock: Clock) -> None:
+def test_a_back_off_begins_at_the_end_of_a_lease(db: Any, queue: Queue, clock: Clock) -> None:
     sessions = Sessions(queue, backoff=constant(10), clock=clock)
     fill(sessions, db, "ann:1")
     lease_of(sessions, db, duration=5)

@@ -10,7 +10,7 @@ import pytest
 
 from fdbqueue import CompletionError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Tasks, Worker, constant
+from fdbqueue.layers import Tasks, Worker, constant, immediately
 from tests.helpers.clock import Clock
 from tests.helpers.tasks import dead_errors, run_out
 
@@ -43,6 +43,29 @@ def test_a_failed_call_is_tried_again_by_its_own_policy_and_then_dies(db: Any, a
 
     assert sorted(attempts) == [("app", 1), ("app", 2), ("app", 3), ("own", 1), ("own", 2)]
     assert sorted(dead_errors(app, db)) == ["ValueError: no", "ValueError: no, never"]
+
+
+@pytest.mark.parametrize(("backoff", "too_early", "late"), [(constant(0.2), 0.19, 0.21), (immediately, 0.9, 2.5)])
+def test_a_short_back_off_holds_when_due_tasks_are_run(
+    db: Any, space: Subspace, clock: Clock, backoff: Any, too_early: float, late: float
+) -> None:
+    app = Tasks(space, clock=clock)
+    attempts = []
+
+    @app.task(retries=2, backoff=backoff)
+    def fails() -> None:
+        attempts.append(clock.now)
+        raise ValueError("no")
+
+    fails.enqueue(db)
+    app.run_due(db)
+    assert len(attempts) == 1, "no task is tried again at once"
+    clock.now += too_early
+    app.run_due(db)
+    assert len(attempts) == 1
+    clock.now += late - too_early
+    app.run_due(db)
+    assert len(attempts) == 2
 
 
 def test_a_call_that_kills_its_workers_dies_after_its_last_attempt(db: Any, app: Tasks, clock: Clock) -> None:
