@@ -242,7 +242,7 @@ def _telling_lost(handle: LeaseHandle) -> Iterator[None]:
 def nack(
     queue: str,
     handles: list[str] | None = None,
-    delay: float = 0.0,
+    delay: float | None = None,
     error: str | None = None,
     max_attempts: int | None = None,
     url: str | None = None,
@@ -254,7 +254,7 @@ def nack(
     expired.
 
     Args:
-        delay (-d, min=0): Seconds until the items are available again.
+        delay (-d, min=0): Seconds until the items are available again. Default: the queue's back-off; none: at once.
         error: Reason, stored with the items and dead letters.
 
     Example: fdbqueue nack orders --delay 30 --error 'printer is off' < leases.jsonl
@@ -275,7 +275,7 @@ def nack(
 class NackTerms(TypedDict):
     """How items are given back."""
 
-    delay: float
+    delay: float | None
     error: str | None
 
 

@@ -21,7 +21,7 @@ from fdbqueue.cli.settling import with_those_held
 from fdbqueue.cli.watchdog import run_one
 from fdbqueue.engine import FDBError
 from fdbqueue.layers.consumer import Watchdog
-from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases
+from fdbqueue.layers.leases import DeadLetters, LeaseHandle, Leases, constant
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.streams import Stream, Terms
 from tests.cli.conftest import Run
@@ -121,6 +121,16 @@ def test_a_lease_is_given_back_for_later_or_for_good(run: Run, name: str) -> Non
     assert lines(run("nack", name, first, "--delay", "60").stdout)[0]["fate"] == "delayed"
     assert lines(run("nack", name, second, "--max-attempts", "1", "--error", "jam").stdout)[0]["fate"] == "dead"
     assert [(letter["value"], letter["error"]) for letter in lines(run("dead", name).stdout)] == [(2, "jam")]
+
+
+def test_a_lease_that_is_given_back_waits_by_the_back_off_of_its_queue(
+    run: Run, name: str, db: Any, leases: Leases
+) -> None:
+    leases.queue.register(db, max_attempts=None, backoff=constant(60))
+    run("enqueue", name, "1", "2")
+    first, second = (line["lease"] for line in lines(run("lease", name, "-n", "2").stdout))
+    assert lines(run("nack", name, first).stdout)[0]["fate"] == "delayed"
+    assert lines(run("nack", name, second, "--delay", "0").stdout)[0]["fate"] == "available"
 
 
 def test_a_lost_lease_can_not_be_given_back_and_the_others_are(run: Run, name: str) -> None:
