@@ -29,7 +29,7 @@ ROOM = {
     "fdbqueue/observe/reading.py",
 }
 OWN = {
-    "fdbqueue/verbs/queue.py": "Queue.stats",
+    "fdbqueue/verbs/administered.py": "Queue.stats",
     "layers/blobs/_blobs.py": "Blobs.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
     "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list, and the section of sessions, for the room",

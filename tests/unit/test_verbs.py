@@ -53,7 +53,7 @@ def test_a_notebook_shows_the_docstring_and_signature_of_a_verb_in_both_forms() 
     for name in ("orders.enqueue", "orders.enqueue.aio"):
         shown = shell.object_inspect(name)
         assert shown["docstring"].startswith("Append an item and return its position.")
-        assert "headers: 'Mapping[str, Any] | None' = None" in shown["definition"]
+        assert "headers: 'Mapping[str, object] | None' = None" in shown["definition"]
         assert not shown.get("call_def")
 
 

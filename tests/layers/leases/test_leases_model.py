@@ -263,7 +263,7 @@ class LeasesMachine(RuleBasedStateMachine):
     def settle(self) -> None:
         for position, item in list(self.items.items()):
             if item.state == "leased" and item.until <= self.now:
-                self.fail(position, None)
+                self.fail(position, max(0, type(self).backoff(item.attempt) - (self.now - item.until)))
             elif item.state == "delayed" and item.until <= self.now:
                 self.put_back(position, 0)
             elif item.state in ("available", "delayed") and item.ttl_at is not None and item.ttl_at <= self.now:
