@@ -337,8 +337,7 @@ class SubscriptionHead(Head):
         return max(1, min(wanted, PAGE_ROWS, int(PAGE_BYTES / habit.row_bytes)))
 
     def came_back(self, packed: Sequence[bytes]) -> None:
-        if packed:
-            self._early = None
+        self._early = None  # timers were fired, which take away items that are over as well
         self.spans = joined([*self.spans, *((one, one + b"\x00") for one in packed)])
 
     def take(self, tr: Transaction, taken: Sequence[KeyValue]) -> None:

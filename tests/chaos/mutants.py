@@ -31,6 +31,16 @@ MUTANTS = (
         tests=("tests/layers/leases/test_leases_given_back.py::test_a_back_off_begins_at_the_end_of_a_lease",),
     ),
     Mutant(
+        "an owner that reads ahead keeps what fired timers took away",
+        "layers/subscriptions/head.py",
+        (("        self._early = None  # timers were", "        # timers were"),),
+        kind=Kind.exclusive,
+        tests=(
+            "tests/layers/subscriptions/test_subscriptions_exclusive_all.py"
+            "::test_an_item_that_expires_while_credit_is_short_is_counted_once",
+        ),
+    ),
+    Mutant(
         "waits for the database count as time of the handlers",
         "layers/consumer/holds.py",
         (

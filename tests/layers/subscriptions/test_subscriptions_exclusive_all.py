@@ -408,6 +408,20 @@ def test_waiting_calls_of_a_former_owner_fail_when_it_is_replaced(
     asyncio.run(session())
 
 
+def test_an_item_that_expires_while_credit_is_short_is_counted_once(
+    db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
+) -> None:
+    mine.grant(db, items=2)
+    fill(leases, db, "held")
+    assert mine.lease(db, duration=100) is not None
+    leases.enqueue(db, "mortal", ttl=5)
+    fill(leases, db, "x", "y")
+    clock.now += 6
+    assert values(mine.lease_many(db, limit=2)) == ["x"]
+    assert leases.stats(db).available == 1
+    assert not leases.check(db).problems
+
+
 def test_an_item_that_is_delivered_keeps_its_time_to_live(
     db: Any, subscriptions: Subscriptions, leases: Leases, mine: Subscription, clock: Clock
 ) -> None:
