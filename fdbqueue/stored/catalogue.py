@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.keys import below, is_within
-from fdbqueue.engine.steps import rows, started, value_of
+from fdbqueue.engine.steps import Steps, rows, started, value_of
 from fdbqueue.errors import FormatError, NestedQueue, OtherCodec
 from fdbqueue.stored.counters import in_order
 from fdbqueue.stored.known import Registration
@@ -187,11 +187,14 @@ def nested_told(one: bytes, other: bytes) -> str:
     )
 
 
-async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False) -> None:
+async def refuse_nested(
+    tr: Transaction, layout: Layout, *, inside: bool = False, looking: Steps[list[bytes]] | None = None
+) -> None:
     """Refuse to register a queue whose name lies within that of a registered one, or around it.
 
     Args:
         inside: whether only names within its own are refused.
+        looking: `nested_with` of this transaction, if that is under way.
 
     Raises:
         NestedQueue: there is such a name.
@@ -199,7 +202,7 @@ async def refuse_nested(tr: Transaction, layout: Layout, *, inside: bool = False
     *Conflicts:* with the registration of such a name: of two at the same time, one runs again and is refused. Only a
     queue at a prefix that is no tuple may be missed then; `check` reports it. *Cost:* as `nested_with`.
     """
-    found = await nested_with(tr, layout)
+    found = await (looking or nested_with(tr, layout))
     if inside:
         found = [one for one in found if is_within(one, layout.prefix)]
     if found:

@@ -19,7 +19,15 @@ from fdbqueue.engine.api import Database, Transaction, Value
 from fdbqueue.engine.steps import Steps, begun, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import OtherCodec, SubscriptionError
-from fdbqueue.stored.catalogue import about_if_readable, adopt_policy, codec_of, fits, refuse_nested, write_about
+from fdbqueue.stored.catalogue import (
+    about_if_readable,
+    adopt_policy,
+    codec_of,
+    fits,
+    nested_with,
+    refuse_nested,
+    write_about,
+)
 from fdbqueue.stored.known import RAW, Look, OwnChanges, Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.settings import owner_readers, refuse_renamed
@@ -45,12 +53,15 @@ class QueueSettings(NamedTuple):
     paused: bytes | None
     """Its pause, or the mark of a rename."""
     owner: Owner | None
+    nested: Steps[list[bytes]] | None
+    """The read of the names around its own and within it, under way; None: the process knew that it is registered."""
 
 
 async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     """Read a queue's settings, and note what the process may rely on.
 
-    *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel.
+    *Conflicts:* none, it reads by snapshot. *Cost:* four reads in parallel; with them those of `nested_with`, until the
+    process knows that the queue is registered.
     """
     known, view = layout.known, tr.snapshot
     began, own = Look.begin(), known.registration
@@ -58,6 +69,7 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     asked_for_type = view.get(layout.type_key)
     asked_for_pause = view.get(layout.paused_key)
     asked_for_owner = None if known.is_part else started(_owner(tr, layout))
+    nested = None if known.is_part or own is None or known.has_record else started(nested_with(tr, layout))
     record = None if asked is None else _bytes(await value_of(asked))
     paused = _bytes(await value_of(asked_for_pause))
     owner = None if asked_for_owner is None else await asked_for_owner
@@ -76,7 +88,7 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     if about is not None and not known.told and (told := about.differs(given)):
         known.told = True
         warnings.warn(f"The policy of {layout.describe()}: {told}", RuntimeWarning, stacklevel=2)
-    return QueueSettings(record, paused, owner)
+    return QueueSettings(record, paused, owner, nested)
 
 
 def _bytes(value: Value) -> bytes | None:
@@ -117,7 +129,7 @@ async def note_registered(tr: Transaction, layout: Layout, found: QueueSettings)
         return
     if found.record is None:
         # Whether this transaction commits is not known here. So the next enqueue looks again.
-        await refuse_nested(tr, layout)
+        await refuse_nested(tr, layout, looking=found.nested)
         write_about(tr, layout)
         return
     check_codec(layout, found.record, own.codec, "encode")
@@ -141,9 +153,10 @@ async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = 
     """
     if not clears and layout.known.is_beside(tr):
         return
-    registered = (await look(tr, layout)).record is not None
+    found = await look(tr, layout)
+    registered = found.record is not None
     if clears or not registered:
-        await refuse_nested(tr, layout, inside=registered)
+        await refuse_nested(tr, layout, inside=registered, looking=found.nested)
     elif not layout.known.is_registered:
         await adopt_policy(tr, layout)
 

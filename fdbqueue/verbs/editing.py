@@ -291,10 +291,11 @@ class Editing(Generic[V]):
 
     async def change(self, tr: Transaction, places: list[bytes], change: ItemChange) -> dict[bytes, Position | None]:
         """Change the items at packed positions. Return their positions afterwards."""
-        there = await self._to_change(tr, places, change.verb.removesuffix("d"))
-        await self.check_codec(tr, change)
         moves = Moves(tr, self._layout, self.now_us())
-        await moves.ask()
+        asking, checking = started(moves.ask()), started(self.check_codec(tr, change))
+        there = await self._to_change(tr, places, change.verb.removesuffix("d"))
+        await checking
+        await asking
         plans = []
         for one in there.values():
             plan = await self.plan(tr, one, change, moves.now_us())

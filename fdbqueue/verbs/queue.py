@@ -225,7 +225,8 @@ class Queue(Named, ArrowVerbs, Administered[V]):
             SubscriptionError: the queue has an exclusive subscription. NestedQueue: as `pause`.
 
         *Conflicts:* with every other dequeue of the same item (one of them wins), and with an enqueue that puts an item
-        before it. *Cost:* one read, two writes; one more read and write for a chunked payload.
+        before it. *Cost:* one read, two writes; one more read and write for a chunked payload; once a second, four
+        reads in parallel in front of it, about pauses, owners and the codec.
 
         >>> import fdbqueue
         >>> from fdbqueue import Queue

@@ -16,7 +16,7 @@ from fdbqueue.engine.errors import (
     adopt_binding,
     leaves_in_doubt,
 )
-from fdbqueue.engine.steps import Steps, value_of
+from fdbqueue.engine.steps import Steps, finished, started, value_of
 from fdbqueue.engine.transactional import SlotClaim
 from fdbqueue.errors import BulkInterrupted, FdbQueueError, QueueFull, StorageError
 from fdbqueue.moves.admission import Admission, may_fit_in_parts, wait_for_room
@@ -286,12 +286,13 @@ class _Load:
         self._open: dict[int, int] = {}
         """The beginnings and ends of batches whose commits may be under way."""
         self._items = self._bytes = self._transactions = self._conflicts = self._retries = 0
+        self._sweeping: Steps[None] = finished(None)
         self._started = time.monotonic()
 
     async def run(self, values: Iterable[object]) -> BulkReport:
         source = Batches(self._encoding, values, self._look_ahead)
         adopt_binding()
-        await self._once.sweep(self._db)
+        self._sweeping = started(self._once.sweep(self._db))
         try:
             await self._load(source)
         except KeyboardInterrupt as error:
@@ -336,6 +337,7 @@ class _Load:
 
     async def _send(self, batch: Batch) -> None:
         ahead = self._begin()
+        await self._sweeping
         tr = ahead.tr
         claim = self._once.claim()
         try:

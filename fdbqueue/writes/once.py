@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.errors import FDBError, adopt_binding
 from fdbqueue.engine.optional import no_turn
-from fdbqueue.engine.steps import Steps, begun, value_of
+from fdbqueue.engine.steps import Steps, begun, started, value_of
 from fdbqueue.engine.transactional import Client, SlotClaim, connected
 from fdbqueue.errors import QueueFull
 from fdbqueue.moves.admission import wait_for_room
@@ -72,14 +72,17 @@ class Once:
             adopt_binding()
             self._adopted = weakref.ref(db)
         client: Any = self._client
+        sweeping = None
         if client is None or client.pid != os.getpid():
-            await self.sweep(db)
+            sweeping = started(self.sweep(db))
             client = self._client
         if takes and (coming := getattr(db, "next_turn", no_turn)()) is not None:
             await value_of(coming)
         tr = db.create_transaction()
         if not (looks or self._layout.known.is_beside(tr)):
             body = partial(self._beside_others, body=body)
+        if sweeping is not None:
+            body = partial(_beside_sweep, body=body, sweeping=sweeping)
         claim = SlotClaim(client)
         try:
             while True:
@@ -112,6 +115,13 @@ class Once:
         client = self._client = Client(self._layout.markers.key())
         await connected(db)
         await client.sweep(db)
+
+
+async def _beside_sweep(tr: Transaction, *, body: Callable[[Transaction], Steps[T]], sweeping: Steps[None]) -> T:
+    """Run a body, and end a sweep that is under way: its failure is that of the call, so it comes before the commit."""
+    result = await begun(body, tr)
+    await sweeping
+    return result
 
 
 def _nothing() -> None:

@@ -287,7 +287,8 @@ class Leases(Named, ByPosition[V]):
 
         *Conflicts:* with another lease or dequeue of the same item, and with an item that appears in front of it. In a
         caller's transaction that finds nothing, with any item that appears. *Cost:* two reads in parallel, four writes;
-        for each due timer, up to 64, one read and about four writes.
+        once for this object, when it meets a first timer, two more reads behind these; for each due timer, up to 64,
+        one read and about four writes.
         """
         terms = positive(duration, "duration"), this_consumer(consumer)
         one: Steps[list[Lease[V]]] = self.taking.first(tr, 1, *terms)

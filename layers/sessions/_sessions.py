@@ -247,7 +247,8 @@ class Sessions(Named, Operators[V]):
         *Conflicts:* with the transaction that creates, ends, pauses or blocks this session, or lets it sleep. It
         conflicts with no other enqueue into a session that has items, and with no lease. The first item of a session
         with gates also conflicts with changes of how many slots of them are taken. *Cost:* four reads in parallel; a
-        write for the item and two for counters; two more reads and four writes for the first item of a session.
+        write for the item and two for counters. For the first item of a session two more reads behind these, since most
+        items need none of the line's end, and four writes.
         """
         if callable(session):
             raise TypeError(
@@ -329,7 +330,8 @@ class Sessions(Named, Operators[V]):
 
         *Conflicts:* as `StagedQueue.lease`, over sessions; in a transaction as `Leases.lease`. If Ctrl-C interrupts a
         call that blocks in the moment of its return, or its commit stays in doubt (1021, 1031), the session may stay
-        leased until the lease expires. *Cost:* as there, and two reads in parallel for the item and the state.
+        leased until the lease expires. *Cost:* as there, and behind these reads three in parallel for the record, the
+        item and the state of the session that they name; once a second, a look at the codec in a transaction by itself.
         """
         at_once = type(timeout) is type(duration) is float and not timeout and duration > 0
         if at_once and (known := self.staged.known(tr, duration)) is not None:
@@ -380,7 +382,7 @@ class Sessions(Named, Operators[V]):
             CodecError, ItemTooLarge, ValueError: the state or the result can't be stored; nothing was written.
 
         *Conflicts:* with a transaction that extends or reclaims this lease. If it was the last item, with an enqueue
-        into this session. *Cost:* four reads in parallel, and about eight writes.
+        into this session. *Cost:* six reads in parallel, and about eight writes.
         """
         encoded = self._working.states.encoded(state)
         own = self._working.session_of(lease)  # a wrong argument must not fail the calls that share the transaction
@@ -499,7 +501,7 @@ class Sessions(Named, Operators[V]):
         Raises:
             CodecError, OtherCodec: it can't be decoded, or states have another codec.
 
-        *Conflicts:* in a transaction, with every write of the state. *Cost:* one read.
+        *Conflicts:* in a transaction, with every write of the state. *Cost:* two reads in parallel, or three.
         """
         key = self.line.session(pack_name(session)).state_key
         return await self.queue.read(tr, partial(self._working.states.read, key=key))

@@ -402,9 +402,10 @@ class ImmediateDelivery:
         The subscription served last is a hint for the next enqueue, and a snapshot read. If two concurrent enqueues
         serve the same waiter, one conflicts on that waiter's request. It then begins after that subscription.
         """
+        served_last, placing = tr.snapshot.get(self._layout.served_key), started(self._place(tr, new))
         live = await self._waiters.of_each(tr, now_us)
-        serving = await value_of(tr.snapshot.get(self._layout.served_key))
-        await self._place(tr, new)
+        serving = await value_of(served_last)
+        await placing
         served = bytes(serving).decode("utf-8", "replace") if serving.present() else ""
         for request in _in_turn(live, served):
             if await self._try(tr, new, request, now_us):

@@ -1322,7 +1322,12 @@ MUTANTS = (
     Mutant(
         "an enqueue registers a name within another one",
         "fdbqueue/stored/looks.py",
-        (("        await refuse_nested(tr, layout)\n        write_about(", "        write_about("),),
+        (
+            (
+                "        await refuse_nested(tr, layout, looking=found.nested)\n        write_about(",
+                "        write_about(",
+            ),
+        ),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
     ),
     Mutant(

@@ -27,21 +27,11 @@ class Rounds(StandIn):
         self._db = self.wrapped = db
         self.rounds = 0
         """How many answers, one after the other, the reads of the latest transaction have waited for."""
-        self.others = 0
-        """How many trips all transactions made for read versions and commits, and those before the latest for reads."""
-
-    @property
-    def trips(self) -> int:
-        """The trips of all transactions, as if each began when the one before it had ended."""
-        return self.others + self.rounds
-
-    def begin(self) -> None:
-        """Count what follows as another transaction's."""
-        self.others += self.rounds
-        self.rounds = 0
+        self.trips = 0
+        """How many trips, one after the other, were waited for: a clock. Those of two transactions may be together."""
 
     def create_transaction(self) -> Any:
-        self.begin()
+        self.rounds = 0
         return _Transaction(self._db.create_transaction(), self, _Began())
 
 
@@ -49,7 +39,9 @@ class _Began:
     """How far a transaction is."""
 
     def __init__(self) -> None:
-        self.has_version = self.has_written = False
+        self.version_at: int | None = None
+        """When its read version comes, by the trips of the database."""
+        self.has_written = False
 
 
 class _Transaction:
@@ -67,19 +59,18 @@ class _Transaction:
         if name in WRITES:
             self._began.has_written = True
         elif name in ("get", "get_key"):
-            return lambda *args: _Read(found(*args), self._versioned())
+            return lambda *args: _Read(found(*args), self.db, self._version_at())
         elif name == "get_range":
-            return lambda *args, **terms: _Range(found(*args, **terms), self._versioned())
+            return lambda *args, **terms: _Range(found(*args, **terms), self.db, self._version_at())
         elif name == "get_read_version":
-            self._versioned()
+            self.db.trips = self._version_at()
         elif name == "set_read_version":
-            self._began.has_version = True
+            self._began.version_at = self.db.trips
         elif name == "commit" and self._began.has_written:
-            self._versioned()
-            self.db.others += 1
+            self.db.trips = self._version_at() + 1
         elif name in ("reset", "on_error"):
-            self._began.has_version = self._began.has_written = False
-            self.db.begin()
+            self._began.version_at, self._began.has_written = None, False
+            self.db.rounds = 0
         return found
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -90,20 +81,20 @@ class _Transaction:
         self._began.has_written = True
         del self._tr[key]
 
-    def _versioned(self) -> Rounds:
-        if not self._began.has_version:
-            self._began.has_version = True
-            self.db.others += 1
-        return self.db
+    def _version_at(self) -> int:
+        """Return when a read can begin at a server."""
+        if self._began.version_at is None:
+            self._began.version_at = self.db.trips + 1
+        return max(self._began.version_at, self.db.trips)
 
 
 class _Read:
     """A read that was begun behind the answers that were waited for before."""
 
-    def __init__(self, future: Any, db: Rounds) -> None:
+    def __init__(self, future: Any, db: Rounds, begins_at: int) -> None:
         self._future = future
         self._db = db
-        self._round = db.rounds + 1
+        self._round, self._comes_at = db.rounds + 1, begins_at + 1
 
     def is_ready(self) -> bool:
         return self._round <= self._db.rounds
@@ -112,8 +103,12 @@ class _Read:
         asyncio.get_running_loop().call_soon(self._answer, callback)
 
     def _answer(self, callback: Callable[[Any], None]) -> None:
-        self._db.rounds = max(self._db.rounds, self._round)
+        self._note()
         callback(self)
+
+    def _note(self) -> None:
+        self._db.rounds = max(self._db.rounds, self._round)
+        self._db.trips = max(self._db.trips, self._comes_at)
 
     def present(self) -> bool:
         return bool(self._future.present())
@@ -122,10 +117,10 @@ class _Read:
         return bytes(self._future)
 
     def wait(self) -> Any:
-        self._db.rounds = max(self._db.rounds, self._round)
+        self._note()
         return self._future.wait()
 
 
 class _Range:
-    def __init__(self, answer: Any, db: Rounds) -> None:
-        self._future = _Read(answer._future, db)
+    def __init__(self, answer: Any, db: Rounds, begins_at: int) -> None:
+        self._future = _Read(answer._future, db, begins_at)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fdbqueue import CheckReport, Item, Position, Queue
 from fdbqueue.engine.blocking import blocking
-from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, fdb_tuple, rows, verb
+from fdbqueue.lowlevel import Database, Layout, Steps, Transaction, fdb_tuple, keep_out, rows, started, verb
 from fdbqueue.moves.taking import Verdict
 
 from ...leases import Disposition, Leases, ReclaimReport
@@ -141,7 +141,9 @@ class LineDelivery(LineTaking, HeadDelivery):
         return self._join_and_take(tr, look, allotments, most)
 
     async def _join_and_take(self, tr: Transaction, look: HeadRead, allotments: list[Allotment], most: int) -> Served:
+        keeping = started(keep_out(tr, self._layout, self._clock_us))  # `see` asks this, and need not wait again
         joined = await self._line.join(tr)
+        await keeping
         served = await super().take(tr, self.look(tr, limit=look.limit) if joined else look, allotments, most=most)
         served.wrote = served.wrote or joined
         served.drained = served.drained and not joined

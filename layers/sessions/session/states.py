@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from fdbqueue import CodecError, OtherCodec, Queue
 from fdbqueue.engine.keys import below
-from fdbqueue.lowlevel import Database, Layout, Transaction, rows, value_of
+from fdbqueue.lowlevel import Database, Layout, Transaction, rows, started, value_of
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.codecs import reason_of
 from fdbqueue.stored.known import RAW, Look, Registration
@@ -73,6 +73,9 @@ class States:
         if stored is None:
             return None
         await self.check_read(tr)
+        return self._decode(stored)
+
+    def _decode(self, stored: bytes) -> Any:
         try:
             return self._states.codec.decode(stored)
         except Exception as error:  # a codec may be code that is not ours
@@ -87,11 +90,14 @@ class States:
         Raises:
             CodecError, OtherCodec: it can't be decoded.
         """
-        value = await value_of(tr.get(key))
+        reading, checking = tr.get(key), started(self.check_read(tr))
+        renamed = started(check_renamed(tr.snapshot, self._queue.layout))
+        value = await value_of(reading)
         if not value.present():
-            await check_renamed(tr.snapshot, self._queue.layout)
+            await renamed
             return None
-        return await self.decoded(tr, bytes(value))
+        await checking
+        return self._decode(bytes(value))
 
     def _name_in(self, value: Any) -> str:
         return read_codec_name(self._queue.layout, self._key, bytes(value))

@@ -366,6 +366,8 @@ class Working(Generic[V]):
     async def ack(self, tr: Transaction, ack: Ack) -> None:
         """Remove the item in progress, and give the session back to the end of the line."""
         moves = self._line.moves(tr)
+        if not ack[-1].follow_ups:  # these may append pointers themselves
+            moves.ending = self._line.begin_to_find_end(tr)
         await self._ack(tr, moves, *ack)
         moves.finish()
 
@@ -388,6 +390,7 @@ class Working(Generic[V]):
 
         async def body(tr: Transaction) -> list[LeaseLost | None]:
             moves = self._line.moves(tr)
+            moves.ending = self._line.begin_to_find_end(tr)
             under_way = {}
             if len(acks) > 1:
                 # Two acks of one session must see each other: the first of each is done together with the others.
@@ -510,8 +513,10 @@ class Working(Generic[V]):
 
     async def nack(self, tr: Transaction, ref: SessionRef, delay_us: int | None, error: str, last: bool) -> Disposition:
         """Count a failed attempt of the item in progress."""
-        turn, head = await self.turn(tr, self.session_of(ref), ref, limit=2)
-        value = await value_of(tr.get(turn.session.layout.available.key(turn.pointer.current)))
+        session = self.session_of(ref)
+        reading = tr.get(session.layout.available.key(pack(ref.position)))
+        turn, head = await self.turn(tr, session, ref, limit=2)
+        value = await value_of(reading)
         if not value.present():
             raise await self._lost(tr, ref)
         moves = self._line.moves(tr)

@@ -60,9 +60,15 @@ def place(db: Rounds) -> tuple[Queue[Any], Any]:
     return made, [item.position for item in made.browse(db)][3]
 
 
+def known(db: Rounds) -> Queue[Any]:
+    """Make an object whose process has not met it, of a queue that others use."""
+    return Queue(queue(db).layout.space, codec="json")
+
+
 def leases(db: Rounds) -> Leases[Any]:
     made: Leases[Any] = Leases(queue(db))
     made.lease(db)
+    made.lease(db)  # it learns that there are timers
     return made
 
 
@@ -127,16 +133,36 @@ def priorities(db: Rounds) -> PriorityQueue[Any]:
 Call = tuple[Callable[[Rounds], Any], Callable[[Rounds, Any], Any], int]
 VERBS: dict[str, Call] = {
     "Queue.enqueue": (queue, lambda db, made: made.enqueue(db, 1), WRITE),
-    "Queue.enqueue of a name that is new": (lambda db: fresh(), lambda db, made: made.enqueue(db, 1), 6),
+    "Queue.enqueue of a name that is new": (lambda db: fresh(), lambda db, made: made.enqueue(db, 1), WRITE),
+    "Queue.enqueue, the first": (known, lambda db, made: made.enqueue(db, 1), WRITE),
+    "Queue.enqueue_many, the first": (known, lambda db, made: made.enqueue_many(db, [1, 2]), WRITE),
+    "Queue.dequeue, the first": (known, lambda db, made: made.dequeue(db), 4),
+    "Leases.lease, the first": (known, lambda db, made: Leases(made).lease(db), WRITE),
+    "StagedQueue.dequeue, the first": (known, lambda db, made: StagedQueue(made).dequeue(db), 4),
+    "Sessions.enqueue, the first": (
+        lambda db: Queue(sessions(db).layout.space, codec="json"),
+        lambda db, made: Sessions(made).enqueue(db, 1, session="b"),
+        WRITE,
+    ),
+    "Sessions.lease, the first": (
+        lambda db: Queue(sessions(db).layout.space, codec="json"),
+        lambda db, made: Sessions(made, state_codec="json").lease(db),
+        7,
+    ),
+    "Subscription.lease, the first": (
+        lambda db: Queue(subscription(db)[0].leases.queue.layout.space, codec="json"),
+        lambda db, made: Subscriptions(made).open("red").lease(db),
+        6,
+    ),
     "Queue.enqueue_many": (queue, lambda db, made: made.enqueue_many(db, list(range(100))), WRITE),
     "Queue.dequeue": (queue, lambda db, made: made.dequeue(db), WRITE),
     "Queue.dequeue_many": (queue, lambda db, made: made.dequeue_many(db), WRITE),
     "Queue.peek": (queue, lambda db, made: made.peek(db), READ),
     "Queue.get": (place, lambda db, made: made[0].get(db, made[1]), READ),
     "Queue.cancel": (place, lambda db, made: made[0].cancel(db, made[1]), WRITE),
-    "Queue.update": (place, lambda db, made: made[0].update(db, made[1], value=7), 4),
-    "Queue.reschedule": (place, lambda db, made: made[0].reschedule(db, made[1], delay=9), 4),
-    "Leases.lease": (leases, lambda db, made: made.lease(db), 4),
+    "Queue.update": (place, lambda db, made: made[0].update(db, made[1], value=7), WRITE),
+    "Queue.reschedule": (place, lambda db, made: made[0].reschedule(db, made[1], delay=9), WRITE),
+    "Leases.lease": (leases, lambda db, made: made.lease(db), WRITE),
     "Leases.ack": (held, lambda db, made: made[0].ack(db, made[1]), WRITE),
     "Leases.nack": (held, lambda db, made: made[0].nack(db, made[1]), WRITE),
     "Leases.snooze": (held, lambda db, made: made[0].snooze(db, made[1], delay=3), WRITE),
@@ -148,15 +174,15 @@ VERBS: dict[str, Call] = {
     "Sessions.enqueue": (sessions, lambda db, made: made.enqueue(db, 1, session="b"), WRITE),
     "Sessions.enqueue into a new session": (sessions, lambda db, made: made.enqueue(db, 1, session="z"), 4),
     "Sessions.lease": (sessions, lambda db, made: made.lease(db), 4),
-    "Sessions.ack": (held_session, lambda db, made: made[0].ack(db, made[1]), 4),
+    "Sessions.ack": (held_session, lambda db, made: made[0].ack(db, made[1]), WRITE),
     "Sessions.ack_and_next": (held_session, lambda db, made: made[0].ack_and_next(db, made[1]), WRITE),
-    "Sessions.nack": (held_session, lambda db, made: made[0].nack(db, made[1]), 4),
+    "Sessions.nack": (held_session, lambda db, made: made[0].nack(db, made[1]), WRITE),
     "Sessions.extend": (held_session, lambda db, made: made[0].extend(db, made[1], duration=9), WRITE),
-    "Sessions.state": (held_session, lambda db, made: made[0].state(db, "a"), 3),
+    "Sessions.state": (held_session, lambda db, made: made[0].state(db, "a"), READ),
     "Subscriptions.enqueue": (
         subscription,
         lambda db, made: made[0].enqueue(db, 1, headers={"color": "red"}),
-        5,
+        WRITE,
     ),
     "Subscription.lease": (subscription, lambda db, made: made[1].lease(db), 5),
     "SmartQueue.enqueue that merges": (smart, lambda db, made: made.enqueue(db, Move(1)), 4),
