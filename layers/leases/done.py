@@ -183,9 +183,8 @@ class FollowUp:
             ValueError: it has a time at which it becomes available.
         """
         only_transaction(tr, "FollowUp.hold")
+        check_follow_ups([self])
         terms = dict(self._terms)
-        if terms.get("at") is not None:
-            raise ValueError(f"{self!r} can't have a time `at`: it becomes available after another item. Give a delay.")
         delay_us = not_negative(terms.pop("delay", None) or 0.0, "delay")
         target = self.target
         if isinstance(target, Queue):
@@ -308,11 +307,14 @@ def takes_transactions(target: object) -> bool:
 
 
 def check_follow_ups(follow_ups: Sequence[FollowUp]) -> None:
-    """Raise if follow-ups are too many for the notes of an item.
+    """Raise if follow-ups can't wait for an item, before any key is touched.
 
     Raises:
-        ItemTooLarge: they are.
+        ItemTooLarge: they are too many for its notes.
+        ValueError: one has a time at which it becomes available.
     """
+    if timed := [other for other in follow_ups if other._terms.get("at") is not None]:
+        raise ValueError(f"{timed[0]!r} can't have a time `at`: it becomes available after another item. Give a delay.")
     size_bytes = sum(one.size_bytes for one in follow_ups)
     if size_bytes > FOLLOW_UPS_BYTES:
         raise ItemTooLarge(

@@ -220,8 +220,6 @@ def test_data_of_clients_that_wait_for_each_others_memory_arrives(db: Any, space
 
 def test_the_largest_data_is_one_that_the_protocol_has(db: Any) -> None:
     assert Limits(max_size=2**31).max_size == 2**31
-    with pytest.raises(ValueError, match="max_size is at most 2,147,483,648 bytes"):
-        Limits(max_size=2**31 + 1)
 
 
 def test_one_connection_too_many_gets_bye_and_the_others_work_on(db: Any, space: Subspace) -> None:
@@ -251,13 +249,6 @@ def test_a_client_that_sends_much_ahead_while_it_waits_is_not_read_without_end(d
                 await talking
 
     asyncio.run(body())
-
-
-@pytest.mark.parametrize("name", ["max_size", "connections", "in_flight", "line_bytes", "line_seconds", "data_seconds"])
-@pytest.mark.parametrize("value", [0, -1, "8", None, float("nan"), True])
-def test_a_limit_is_a_number_over_0(name: str, value: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a number over 0"):
-        Limits(**{name: value})
 
 
 @pytest.mark.slow

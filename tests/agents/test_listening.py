@@ -368,11 +368,6 @@ def test_types_are_numbers_and_ranges() -> None:
     assert types_in([0, "65536", "7-9"]) == (range(1), range(65_536, 65_537), range(7, 10))
 
 
-def test_rules_of_access_need_certificates(db: Any) -> None:
-    with pytest.raises(ValueError, match="need TLS"):
-        AgentServer(db, access=Access({}))
-
-
 def test_a_path_has_no_tls(db: Any, space: Subspace, tls: Tls, tmp_path: Path) -> None:
     async def body() -> None:
         async with serving(db, space, tls=tls, listen=f"unix:{tmp_path / 'socket'}"):

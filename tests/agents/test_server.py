@@ -434,12 +434,6 @@ def test_a_server_refuses_bad_arguments(db: Any, arguments: dict[str, Any], erro
 
 
 @pytest.mark.engines("memory")
-def test_a_transaction_is_no_database(db: Any) -> None:
-    with pytest.raises(TypeError, match="transaction"):
-        AgentServer(db.create_transaction())
-
-
-@pytest.mark.engines("memory")
 def test_a_queue_that_agents_can_not_use_ends_the_dialog_and_not_the_server(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -477,22 +471,3 @@ def test_nothing_of_the_data_is_logged(db: Any, space: Subspace, caplog: pytest.
     asyncio.run(body())
     assert "connection ended" in caplog.text
     assert "SECRET" not in caplog.text
-
-
-def test_arguments_of_a_wrong_kind_are_refused(db: Any) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"everybody": "no"}, "everybody is True or False, not 'no'"),
-        ({"reuse_port": 1}, "reuse_port is True or False"),
-        ({"tls": "server.pem"}, r"tls is a fdbqueue\.agents\.Tls, or None, not 'server\.pem'"),
-        ({"limits": 7}, r"limits is a fdbqueue\.agents\.Limits"),
-        ({"access": {"*": 5}}, r"access is a fdbqueue\.agents\.Access"),
-    ]
-    for wrong, told in cases:
-        with pytest.raises(TypeError, match=told):
-            AgentServer(db, **wrong)
-
-
-@pytest.mark.parametrize("wrong", ["5", None, -1, 70_000, 5.0, True])
-def test_an_agent_type_is_a_number(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="type is a whole number from 0 to 65,536, not"):
-        queue_of_type(wrong)

@@ -19,7 +19,7 @@ from fdbqueue import Queue
 from fdbqueue.agents import AgentEvent, AgentWatchdog
 from fdbqueue.agents import watchdog as module
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Blobs, Leases, PriorityQueue, Subscriptions, constant, immediately
+from fdbqueue.layers import Blobs, Leases, PriorityQueue, Subscriptions, immediately
 from tests.helpers.blobs import data_of, write
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
@@ -488,13 +488,6 @@ def test_wrong_arguments_are_named(leases: Leases, given: dict[str, Any], error:
     terms: dict[str, Any] = {"source": leases, "command": ["true"], **given}
     with pytest.raises(error, match=match):
         AgentWatchdog(terms.pop("source"), terms.pop("command"), **terms)
-
-
-def test_a_transaction_is_refused(db: Any, leases: Leases) -> None:
-    dog = AgentWatchdog(leases, ["true"], backoff=constant(0))
-    for call in (dog.run, dog.drain):
-        with pytest.raises(TypeError, match=r"it takes a database, not a transaction\. In a transaction use"):
-            call(db.create_transaction())
 
 
 def test_no_command_starts_after_a_rest_if_the_queue_was_paused_meanwhile(

@@ -2270,9 +2270,13 @@ MUTANTS = (
                 "    alone = isinstance(position, Position)",
             ),
         ),
-        tests=(
-            "tests/layers/sessions/test_sessions_misuse.py::test_wrong_arguments_are_refused_and_no_key_is_touched",
-        ),
+        tests=("tests/layers/together/test_wrong_arguments.py::test_a_wrong_argument_is_refused",),
+    ),
+    Mutant(
+        "a follow-up that has a time is refused when its item is written already",
+        "layers/results/_results.py",
+        (("        check_follow_ups(follow_ups)\n", ""),),
+        tests=("tests/layers/together/test_wrong_arguments.py::test_a_wrong_argument_is_refused",),
     ),
     Mutant(
         "an own error of a body is taken for a body that is none",

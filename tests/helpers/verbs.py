@@ -46,6 +46,10 @@ class Scene:
         self.space = space
 
     @cached_property
+    def tr(self) -> Any:
+        return self.db.create_transaction()
+
+    @cached_property
     def queue(self) -> Queue:
         queue = Queue(self.space["queue"], codec="str")
         queue.enqueue_many(self.db, ["a", "b", "c", "d"])

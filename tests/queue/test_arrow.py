@@ -138,31 +138,6 @@ def test_a_queue_with_items_in_sessions_is_refused(db: Any, space: Subspace) -> 
         Queue(space).to_arrow(db)
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        ({"states": "gone"}, "states are some of available.* not 'gone'"),
-        ({"states": []}, "an empty list"),
-        ({"columns": ["valeu"]}, "no column 'valeu'. There are position"),
-        ({"columns": []}, "at least one column"),
-        ({"columns": "value"}, r"columns=\['value'\]"),
-        ({"limit": "3"}, "limit is how many items"),
-        ({"after": 7}, "is an item's Position"),
-        ({"on_bad": "skip"}, "on_bad is 'fail', or 'null'"),
-    ],
-)
-def test_wrong_options_are_refused(db: Any, space: Subspace, options: dict[str, Any], told: str) -> None:
-    with pytest.raises((ValueError, TypeError), match=told):
-        Queue(space).to_arrow(db, **options)
-
-
-def test_only_a_database_or_a_transaction_is_read(db: Any, space: Subspace) -> None:
-    wrongs: list[Any] = [None, "file:shop", TABLE]
-    for wrong in wrongs:
-        with pytest.raises(TypeError, match="A database or a transaction was expected"):
-            Queue(space).to_arrow(wrong)
-
-
 @given(
     st.lists(
         st.builds(
@@ -200,8 +175,6 @@ def test_items_are_taken_out_as_a_batch(db: Any, space: Subspace) -> None:
     assert queue.dequeue_arrow(tr).num_rows == 0
     tr.cancel()
     assert values(db, queue) == [3]
-    with pytest.raises(TypeError, match="limit is how many"):
-        queue.dequeue_arrow(db, limit="3")  # type: ignore[arg-type]
 
 
 def test_a_batch_with_an_item_that_can_not_be_read_takes_nothing(db: Any, space: Subspace) -> None:

@@ -207,13 +207,6 @@ def test_a_queue_is_opened_by_its_name_alone(db: Any, space: Subspace) -> None:
     SmartQueue(Queue(space["smart"], codec=Messages(MessageType("call")))).enqueue(db, {"type": "call"})
     with pytest.raises(CodecError, match="a program's own"):
         Queue.open(db, space["smart"])
-    for wrong in (None, 7, b""):
-        with pytest.raises((TypeError, ValueError)):
-            Queue.open(db, wrong)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="database or a transaction"):
-        Queue.open("orders", space)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="database or a transaction"):
-        fdbqueue.queues(None)  # type: ignore[arg-type]
 
 
 def test_a_queue_in_a_directory_is_listed_by_its_path(db: Any, space: Subspace) -> None:

@@ -85,12 +85,6 @@ def test_the_whole_check_looks_at_plain_items_and_at_sessions(db: Any, space: Su
     assert "\n".join(fdbqueue.check(db.create_transaction(), queue).problems) == told
 
 
-def test_the_whole_check_is_of_a_queue(db: Any, space: Subspace) -> None:
-    wrong: Any = Leases(Queue(space))
-    with pytest.raises(TypeError, match=r"check is of a Queue, as in .*, not of Leases"):
-        fdbqueue.check(db, wrong)
-
-
 class NoBananas(ItemCheck):
     """A stranger's part of a check."""
 

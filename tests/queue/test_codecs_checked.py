@@ -247,8 +247,6 @@ def test_a_registration_replaces_the_codec_of_items_only_if_that_is_asked_for(
     with pytest.raises(OtherCodec, match=r"have the codec 'json'.*on_codec='replace'"):
         other.register(db)
     Queue(space, codec="json").register(db)
-    with pytest.raises(ValueError, match="on_codec is 'fail' or 'replace', not 'ignore'"):
-        other.register(db, on_codec="ignore")  # type: ignore[arg-type]
     other.register(db, on_codec="replace")
 
     assert fdbqueue.queues(db, within=space)[0].codec == "msgpack"

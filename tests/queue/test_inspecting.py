@@ -247,12 +247,6 @@ def test_waiting_processes_are_counted(db: Any, space: Subspace) -> None:
     assert "1 waiting request" in repr(page)
 
 
-@pytest.mark.parametrize("wrong", [None, "queue", 3, b"key", [1], {}])
-def test_something_that_is_no_database_is_refused(wrong: Any) -> None:
-    with pytest.raises(TypeError, match="A database or a transaction was expected"):
-        Queue("q").inspect(wrong)
-
-
 @pytest.mark.slow
 def test_the_page_has_charts_as_a_picture_or_as_text_without_matplotlib(
     db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch

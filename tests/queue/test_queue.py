@@ -129,8 +129,6 @@ def test_dequeue_many_takes_the_first_ones_in_order(db: Any, queue: Queue) -> No
     assert [item.value for item in queue.dequeue_many(db, limit=1)] == [b"3"]
     assert [item.value for item in queue.dequeue_many(db, limit=100)] == [b"%d" % n for n in range(4, 10)]
     assert queue.dequeue_many(db) == []
-    with pytest.raises(ValueError, match="at least 1"):
-        queue.dequeue_many(db, limit=0)
 
 
 def test_peek_leaves_the_item(db: Any, queue: Queue) -> None:

@@ -143,21 +143,6 @@ def test_a_pydantic_model_comes_back_as_one(db: Any, space: Subspace) -> None:
     assert queue.dequeue_many(db)[0].value == Parcel(kg=1)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "remedy"),
-    [
-        (str, r"codec='str' is the codec for str"),
-        (JsonCodec, r"codec=JsonCodec\(\)"),
-        (dict, r"codec=JsonCodec\(dict\)"),
-        (dict[str, int], r"codec=JsonCodec\(dict\[str, int\]\)"),
-        (7, "has a name, encode and decode, and 7 does not"),
-    ],
-)
-def test_a_class_that_is_no_codec_is_refused_with_the_remedy(wrong: Any, remedy: str) -> None:
-    with pytest.raises(TypeError, match=remedy):
-        Queue("orders", codec=wrong)
-
-
 def test_an_unknown_codec_is_refused_and_the_known_ones_are_named() -> None:
     with pytest.raises(ValueError, match=r"no codec 'pickle'.*bytes, str, json"):
         codec_named("pickle")

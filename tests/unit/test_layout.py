@@ -184,12 +184,6 @@ def _arrival(layout: Layout, packed: bytes) -> bytes:
     return noted[0]
 
 
-@pytest.mark.parametrize("text", ["", "7", "a:00", "7:zz", "1:2:3:00", "-1:00", "1::00"])
-def test_a_text_that_is_no_position_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"position|hex"):
-        Position.parse(text)
-
-
 def test_every_key_that_is_stored_has_a_row_in_the_table() -> None:
     packed = [row.packed for row in (*TABLE.values(), *OTHERS)]
     stored = [bytes.fromhex(key) for key, _ in json.loads(gzip.decompress(STORED.read_bytes()))]

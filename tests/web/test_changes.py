@@ -284,15 +284,6 @@ def test_a_wrong_login_of_any_letters_is_refused(db: Any, space: Any) -> None:
     assert pages.client.get("/queue", headers=bearer).status_code == 401
 
 
-@pytest.mark.parametrize(
-    ("wrong", "said"),
-    [({"hosts": 5}, "hosts is a list"), ({"hosts": [5]}, "hosts is a list"), ({"token": 5}, "token is a text")],
-)
-def test_wrong_arguments_are_refused_when_it_is_made(db: Any, wrong: dict[str, Any], said: str) -> None:
-    with pytest.raises(TypeError, match=said):
-        AdminApp(db, **wrong)
-
-
 def test_every_answer_has_the_headers_that_protect_it(pages: Browser, shop: Shop) -> None:
     for answer in (pages.get(""), pages.get("nowhere"), pages.client.put("/"), pages.get("static/page.js")):
         policy = answer.headers["content-security-policy"]

@@ -347,12 +347,3 @@ def test_a_history_keeps_an_hour_and_forgets_a_cleared_queue() -> None:
     add(7_300, 0)
     assert len(history.looks) == 1
     assert history.rates == (None, None)
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"db": None}, {"allow_changes": 1}, {"hosts": "example.org"}, {"token": "short"}],
-)
-def test_wrong_arguments_are_refused(db: Any, wrong: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=r"AdminApp takes|allow_changes|hosts|token"):
-        AdminApp(**{"db": db, **wrong})

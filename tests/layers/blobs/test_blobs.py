@@ -394,44 +394,7 @@ def test_a_blob_that_is_too_large_is_refused_before_any_of_it_is_written(
     assert out.commit() is not None
 
 
-@pytest.mark.parametrize("none", [None, "memory:", 7, b"x"])
-def test_wrong_arguments_are_named_before_any_key_is_touched(db: Any, leases: Leases, blobs: Blobs, none: Any) -> None:
-    with pytest.raises(TypeError, match=r"Blobs.write takes a database"):
-        blobs.write(none)
-    with pytest.raises(TypeError, match="A database or a transaction was expected"):
-        blobs.read(none, Position(1, b"x"))
-    with pytest.raises(TypeError, match="A lease, its handle or a Position names the item to read"):
-        blobs.read(db, none)
-    with pytest.raises(TypeError, match="A database or a transaction was expected"):
-        blobs.sweep(none)
-    with pytest.raises(TypeError, match="Blobs takes a Queue, or a layer that enqueues"):
-        Blobs(none)
-    out = blobs.write(db)
-    if none != b"x":
-        with pytest.raises(TypeError, match="A blob takes bytes, or an object with a buffer"):
-            out.write(none)
-    out.write(b"still open")
-    if none is not None:
-        with pytest.raises(TypeError, match="was expected"):
-            out.commit(none)
-    with pytest.raises(TypeError, match=r"BlobWriter.commit is a part of a transaction"):
-        out.commit(db)
-    assert kept_keys(db, leases.queue) == []
-
-
 def test_wrong_terms_are_named_before_any_key_is_touched(db: Any, leases: Leases, blobs: Blobs) -> None:
-    with pytest.raises(TypeError, match=r"Blobs.write makes its own .* not a transaction. To enqueue in yours"):
-        blobs.write(db.create_transaction())
-    with pytest.raises(TypeError, match=r"Leases.enqueue takes at, delay, headers, ttl, not 'priority'"):
-        blobs.write(db, priority=1)
-    with pytest.raises(TypeError, match=r"Queue.enqueue takes headers, not 'delay'. Give Blobs the layer"):
-        Blobs(leases.queue).write(db, delay=1)
-    with pytest.raises(CodecError, match="value must be bytes"):
-        blobs.write(db, "text")
-    with pytest.raises(TypeError, match="needs a value for the item"):
-        Blobs(Queue("q", codec="json")).write(db)
-    with pytest.raises(ValueError, match="lease is a number of seconds, more than 0"):
-        Blobs(leases, lease=0)
     for terms, told in [
         ({"delay": -1}, "delay is a number of seconds"),
         ({"ttl": 0}, "ttl is a number of seconds"),

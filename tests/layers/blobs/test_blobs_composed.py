@@ -192,11 +192,6 @@ def test_a_full_smart_queue_refuses_at_the_end_and_takes_the_item_when_there_is_
     assert smart.check(db).ok
 
 
-def test_a_smart_queue_needs_a_value(db: Any, space: Subspace) -> None:
-    with pytest.raises(TypeError, match="needs a value for the item"):
-        Blobs(smart_queue(space)).write(db)
-
-
 def test_a_consumer_reads_blobs_in_its_handler(db: Any, space: Subspace) -> None:
     leases = Leases(Queue(space))
     blobs = Blobs(leases)
@@ -226,12 +221,3 @@ def test_an_operation_log_has_every_transaction_of_an_upload(db: Any, space: Sub
     value: Any = lease.value
     assert isinstance(value, Blob)
     assert len(list(log.records(db))) >= 5
-
-
-def test_blobs_refuse_an_object_that_can_not_enqueue_in_a_transaction(db: Any, space: Subspace) -> None:
-    subscription: Any = Subscriptions(Queue(space)).subscribe(db, "all")
-    with pytest.raises(TypeError, match=r"Blobs takes a Queue, or a layer that enqueues"):
-        Blobs(subscription)
-    consumer: Any = Consumer(Leases(Queue(space)), lambda lease: None)
-    with pytest.raises(TypeError, match=r"Blobs takes a Queue, or a layer that enqueues"):
-        Blobs(consumer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import pickle
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -21,14 +20,12 @@ from fdbqueue.layers import (
     Leases,
     Results,
     SessionHandle,
-    SessionLease,
     Sessions,
 )
 from fdbqueue.layers.sessions.line import tracking as _tracking
 from tests.helpers.blobs import data_of, small_pieces
 from tests.helpers.clock import Clock
 from tests.helpers.sessions import assert_sound, do_all, fill, lease_of
-from tests.helpers.smart import smart_queue
 
 SIZES = [30, 100]
 """Of one transaction, and of several."""
@@ -302,61 +299,11 @@ def test_the_awaitable_forms_write_and_read_as_well(db: Any, sessions: Sessions,
     assert asyncio.run(main()) == data_of(100)
 
 
-Call = Callable[[Blobs, Any, Sessions, SessionLease], object]
-WRONG: dict[str, tuple[Call, str]] = {
-    "no session": (lambda blobs, db, _, __: blobs.write(db, "x"), "session"),
-    "another term": (lambda blobs, db, _, __: blobs.write(db, "x", session="a", priority=1), "not 'priority'"),
-    "no value": (lambda blobs, db, _, __: blobs.write(db, session="a"), "needs a value"),
-    "a transaction to write in": (
-        lambda blobs, db, _, __: blobs.write(db.create_transaction(), "x", session="a"),
-        "commit\\(tr\\)",
-    ),
-    "a plain lease": (
-        lambda blobs, db, sessions, _: blobs.read(db, Lease(*[None] * 7)),  # type: ignore[arg-type]
-        "lease of a session",
-    ),
-    "a position alone": (lambda blobs, db, _, lease: blobs.read(db, lease.position), "give session="),
-    "no item": (lambda blobs, db, _, __: blobs.read(db, None), "names the item"),  # type: ignore[arg-type]
-    "a session's lease without sessions": (
-        lambda _, db, sessions, lease: Blobs(Leases(sessions.queue)).read(db, lease),
-        "give Blobs the Sessions",
-    ),
-    "a session without sessions": (
-        lambda _, db, sessions, lease: Blobs(sessions.queue).read(db, lease.position, session="ann"),
-        "give Blobs the Sessions",
-    ),
-    "a name that is none": (
-        lambda blobs, db, _, lease: blobs.read(db, lease.position, session=7),  # type: ignore[arg-type]
-        "named by a str",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", WRONG)
-def test_wrong_arguments_are_refused_before_a_key_is_touched(
-    db: Any, sessions: Sessions, blobs: Blobs, case: str
-) -> None:
-    fill(sessions, db, "ann:1")
-    lease = lease_of(sessions, db)
-    call, told = WRONG[case]
-    with pytest.raises(TypeError, match=told):
-        call(blobs, db, sessions, lease)
-    with pytest.raises(TypeError, match="named by"):
-        write(blobs, db, 100, session=7)
-    assert kept(blobs, db) == (0, 0)
-
-
 def test_a_position_of_an_item_that_is_gone_says_so(db: Any, sessions: Sessions, blobs: Blobs) -> None:
     position = write(blobs, db, 100).position
     sessions.clear(db)
     with pytest.raises(LookupError, match="no item"):
         blobs.read(db, position, session="ann").read()
-
-
-def test_results_of_messages_are_refused_with_the_remedy(db: Any, space: Subspace) -> None:
-    for layer in (Results(smart_queue(space)), Groups(smart_queue(space))):
-        with pytest.raises(TypeError, match="give its SmartQueue"):
-            Blobs(layer)
 
 
 def test_sessions_with_blobs_can_be_pickled(db: Any, space: Subspace) -> None:

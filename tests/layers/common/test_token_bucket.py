@@ -109,25 +109,6 @@ def test_a_bucket_is_not_cleared_beside_a_take_of_it(db: Any, queue: Queue, cloc
         clock.now += 100
 
 
-def test_wrong_arguments_are_refused_with_the_remedy(db: Any, queue: Queue, bucket: TokenBucket) -> None:
-    with pytest.raises(TypeError, match="belongs to a Queue"):
-        TokenBucket("mails", "smtp", count=1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="count is how many tokens are added, at least 1, not 0"):
-        TokenBucket(queue, "smtp", count=0)
-    with pytest.raises(TypeError, match="count is how many tokens are added, an integer, not"):
-        TokenBucket(queue, "smtp", count=1.5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="seconds is a number of seconds"):
-        TokenBucket(queue, "smtp", count=1, seconds=0)
-    with pytest.raises(ValueError, match="burst is how many tokens the bucket holds"):
-        TokenBucket(queue, "smtp", count=1, burst=0)
-    with pytest.raises(ValueError, match="can't be named"):
-        TokenBucket(queue, {"a": 1}, count=1)
-    with pytest.raises(ValueError, match="holds at most 2 tokens, and never 3"):
-        bucket.take(db, 3)
-    with pytest.raises(TypeError, match="tokens is how many are taken"):
-        bucket.take(db, True)
-
-
 @given(
     count=st.integers(1, 20),
     seconds=st.floats(0.1, 100),

@@ -451,11 +451,5 @@ def test_sigterm_lets_the_running_handler_end_and_returns_the_rest(
     assert leases.stats(db).leased == 0
 
 
-def test_a_consumer_prints_what_it_is_and_refuses_no_concurrency(leases: Leases) -> None:
+def test_a_consumer_prints_what_it_is(leases: Leases) -> None:
     assert "concurrency=3" in repr(Consumer(leases, print, concurrency=3))
-    with pytest.raises(ValueError, match=r"concurrency is .* from 1 to 1,000,000, not 0"):
-        Consumer(leases, print, concurrency=0)
-    with pytest.raises(ValueError, match="prefetch"):
-        Consumer(leases, print, concurrency=1, prefetch=-1)
-    with pytest.raises(ValueError, match="duration"):
-        Consumer(leases, print, duration=0)

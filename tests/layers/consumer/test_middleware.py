@@ -326,15 +326,6 @@ def test_the_last_attempt_may_be_told_by_hand(db: Any, leases: Leases, space: Su
     assert sessions.nack(db, lease, last=True) is Disposition.dead
 
 
-@pytest.mark.parametrize("last", [1, "yes", None])
-def test_last_is_a_bool(db: Any, leases: Leases, last: Any) -> None:
-    leases.enqueue(db, "a")
-    lease = leases.lease(db)
-    assert lease is not None
-    with pytest.raises(TypeError, match="last is True or False"):
-        leases.nack(db, lease, last=last)
-
-
 # --- those that are shipped
 
 

@@ -100,10 +100,8 @@ def test_a_running_watchdog_ignores_a_key_that_is_no_timer(db: Any, space: Subsp
     assert watchdog.run(db).leases == 1
 
 
-def test_a_watchdog_prints_what_it_is_and_refuses_no_interval(leases: Leases) -> None:
+def test_a_watchdog_prints_what_it_is(leases: Leases) -> None:
     assert "interval=2" in repr(Watchdog(leases, interval=2))
-    with pytest.raises(ValueError, match="more than 0"):
-        Watchdog(leases, interval=0)
 
 
 def test_a_watchdog_runs_in_an_event_loop_until_another_task_stops_it(db: Any, space: Subspace) -> None:
@@ -127,11 +125,9 @@ async def restart(found: Reclaimed) -> None:
     """Restart the agent, some time."""
 
 
-def test_an_async_hook_is_refused_or_reported_as_failed(
+def test_an_async_hook_is_reported_as_failed(
     db: Any, leases: Leases, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(TypeError, match="A watchdog's hook is called and not awaited"):
-        Watchdog(leases, hook=restart)
     leases.enqueue(db, b"1")
     leases.lease(db, duration=1)
     clock.now += 2

@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Blobs, Leases, Sessions, StagedQueue, Tasks
+from fdbqueue.layers import Blobs, Leases, Sessions, Tasks
 from fdbqueue.layers.leases import constant, exponential, immediately
 from fdbqueue.layers.middleware.token_bucket import TokenBucket
 from fdbqueue.layers.oplog import OperationLog
 from fdbqueue.layers.streams import Stream
-from fdbqueue.layers.tasks import Rate
 from tests.helpers.clock import Clock
 
 
@@ -67,8 +66,6 @@ def test_a_clock_that_tells_no_time_is_refused(db: Any, space: Subspace, now: An
     leases = Leases(Queue(space, codec="str"), clock=lambda: now)
     with pytest.raises((TypeError, ValueError), match=r"clock returned .*, not the time in seconds"):
         leases.enqueue(db, "a", delay=1)
-    with pytest.raises(TypeError, match="head is a Head"):
-        Leases(Queue(space), head="x")  # type: ignore[arg-type]
 
 
 NO_TIMES = [None, "now", math.inf, math.nan, -1.0, True, 10**20]
@@ -123,18 +120,3 @@ def test_an_unknown_task_waits_as_by_default_if_its_backoff_fails(
     is_long = wait == math.inf
     assert (first.failed, first.dead, app.run_due(db).dead) == (1, 0, 0 if is_long else 1)
     assert ("not a number of seconds" in caplog.text) == (not is_long)
-
-
-@pytest.mark.engines("memory")
-def test_numbers_beyond_all_floats_are_refused(db: Any, space: Subspace) -> None:
-    huge = 10**400
-    leases = Leases(Queue(space, codec="str"))
-    for call in (
-        lambda: StagedQueue(leases).lease(db, timeout=huge),
-        lambda: leases.enqueue(db, "a", delay=huge),
-        lambda: list(leases.queue.browse(db, duty_cycle=huge)),
-        lambda: Rate(huge),
-        lambda: Rate(1, burst=huge),
-    ):
-        with pytest.raises(ValueError, match=r"too large|larger|up to 1|longest|most"):
-            call()

@@ -169,8 +169,6 @@ def test_a_handle_that_was_written_down_acks(db: Any, leases: Leases) -> None:
     text = str(lease_of(leases, db).handle)
     leases.ack(db, LeaseHandle.parse(text))
     assert keys(db, leases) == []
-    with pytest.raises(ValueError, match="not a lease's handle"):
-        LeaseHandle.parse("7:xy")
 
 
 def test_an_extended_lease_ends_later_and_the_old_object_stays_good(db: Any, leases: Leases, clock: Clock) -> None:
@@ -195,8 +193,6 @@ def test_an_item_becomes_available_after_its_delay_or_at_its_time(db: Any, lease
     assert [lease.value for lease in leases.lease_many(db)] == [b"delay"]
     clock.now += 10
     assert [lease.value for lease in leases.lease_many(db)] == [b"at"]
-    with pytest.raises(ValueError, match="not both"):
-        leases.enqueue(db, b"x", delay=1, at=1)
 
 
 def test_an_expired_item_is_removed_at_any_place_in_the_queue(db: Any, leases: Leases, clock: Clock) -> None:
@@ -336,5 +332,3 @@ def test_a_callers_transaction_finds_the_item_behind_many_expired_ones(
 
 def test_leases_print_their_subspace_as_a_tuple() -> None:
     assert repr(Leases(Queue(("a", 1)), max_attempts=3)) == "Leases(('a', 1), max_attempts=3)"
-    with pytest.raises(ValueError, match="at least 1"):
-        Leases(Queue("a"), max_attempts=0)

@@ -179,14 +179,6 @@ def test_a_dead_letter_that_can_not_be_read_holds_up_no_other_and_is_purged(
     assert [problem for problem in leases.check(db).problems if "newer version" not in problem] == []
 
 
-def test_a_dead_letter_goes_to_its_place_or_the_tail_and_nowhere_else(db: Any, leases: Leases) -> None:
-    kill(leases, db)
-    nowhere: Any = "front"
-    with pytest.raises(ValueError, match="'front'"):
-        leases.dead.redrive(db, to=nowhere)
-    assert leases.stats(db).dead == 1
-
-
 def test_only_dead_letters_that_are_old_enough_are_purged(db: Any, leases: Leases, clock: Clock) -> None:
     kill(leases, db, 2)
     clock.now += 100

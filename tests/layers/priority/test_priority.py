@@ -115,18 +115,6 @@ def test_stats_count_every_level_and_agree_with_a_recount(db: Any, space: Subspa
     assert jobs.check(db).ok
 
 
-@pytest.mark.parametrize("priority", [-1, 3, "0"])
-def test_a_priority_that_the_queue_has_not_is_refused_before_any_key_is_touched(
-    priority: Any, db: Any, space: Subspace
-) -> None:
-    jobs = jobs_of(space)
-    with pytest.raises(ValueError, match="integer from 0 to 2"):
-        jobs.enqueue(db, 1, priority=priority)
-    with pytest.raises(ValueError, match="integer from 0 to 2"):
-        jobs.enqueue_many(db, [1, 2], headers={"priority": priority})
-    assert not list(db.get_range(*jobs.queue.layout.whole_range()))
-
-
 def test_every_enqueue_refuses_another_number_of_levels(db: Any, space: Subspace) -> None:
     fill(jobs_of(space), db, 0)
     plain = Queue(space, codec="json")
@@ -338,17 +326,3 @@ def test_deadlines_are_an_order_and_nothing_more(db: Any, space: Subspace) -> No
 
 def test_errors_of_orders_are_the_librarys_own() -> None:
     assert issubclass(OrderError, FdbQueueError)
-
-
-@pytest.mark.parametrize("priority", [10**30, -1, 3, 1.5, "1", True, object()])
-def test_a_wrong_priority_is_named_with_its_bounds(db: Any, space: Subspace, priority: Any) -> None:
-    jobs = jobs_of(space)
-    calls: list[Callable[[], Any]] = [
-        lambda: jobs.enqueue(db, "x", priority=priority),
-        lambda: jobs.enqueue_many(db, ["x"], priority=priority),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match="A priority of this queue is an integer from 0 to 2, not") as caught:
-            call()
-        assert repr(priority) in str(caught.value)
-    assert jobs.stats(db).items.available == 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import ItemTooLarge, LeaseLost, Queue
+from fdbqueue import LeaseLost, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     Consumer,
@@ -142,40 +142,6 @@ def test_a_follow_up_wakes_a_consumer_that_waits(db: Any, leases: Leases, space:
     for thread in threads:
         thread.join(30)
     assert sorted(lease.value for lease in found) == ["parcel", "receipt"]
-
-
-def test_terms_that_the_target_would_refuse_are_refused_when_the_follow_up_is_made(space: Subspace) -> None:
-    sessions, jobs = (
-        Sessions(Queue(beside(space, "1"), codec="str")),
-        PriorityQueue(Queue(beside(space, "2"), codec="str"), levels=3),
-    )
-    for target, terms, told in (
-        (sessions, {"session": "ann", "level": 9}, "A level of these sessions is an integer from 0 to 1, not 9"),
-        (Results(sessions), {"session": "ann", "level": -1}, "not -1"),
-        (jobs, {"priority": 9}, "9"),
-        (jobs, {"delay": -1}, "delay"),
-        (jobs.leases, {"at": 2e12}, "at is a number of seconds, 0 or more, not 2000000000000.0, which is over"),
-        (jobs.leases, {"at": -1}, "at is"),
-        (jobs.leases, {"at": 5, "delay": 5}, "not both"),
-        (jobs.leases, {"ttl": 0}, "ttl is a number of seconds, more than 0"),
-        (sessions, {"session": "ann", "delay": 2e12}, "delay is"),
-        (Subscriptions(Queue(beside(space, "3"), codec="str")), {"priority": 1}, "has no levels, and so no priorities"),
-        (jobs.leases, {"headers": 7}, "Headers are a mapping"),
-    ):
-        with pytest.raises(ValueError, match=told):
-            FollowUp(target, "x", **terms)
-    FollowUp(sessions, "x", session="ann", level=0)
-    FollowUp(jobs, "x", priority=2, delay=1)
-    FollowUp(jobs.leases, "x", at=5)
-    with pytest.raises(TypeError, match=r"has the arguments of its target's enqueue.*'level'\. Give those"):
-        FollowUp(jobs.leases, "x", level=9)
-    for target in (sessions, Results(sessions)):
-        with pytest.raises(TypeError, match="session"):
-            FollowUp(target, "x")
-    with pytest.raises(TypeError, match=r"^Results\(.* enqueues into sessions: give session="):
-        FollowUp(Results(sessions), "x")
-    with pytest.raises(ItemTooLarge):
-        FollowUp(jobs.leases, "x", headers={"x": "y" * 100_000})
 
 
 def test_a_held_follow_up_has_no_time(db: Any, space: Subspace) -> None:

@@ -21,12 +21,10 @@ from fdbqueue.layers import (
     ACKED,
     Completion,
     Consumer,
-    FollowUp,
     Lease,
     Leases,
     PriorityQueue,
     Results,
-    StagedQueue,
     Subscriptions,
 )
 from fdbqueue.layers.smart import Decision, Messages, MessageType, SmartQueue
@@ -325,39 +323,3 @@ def test_an_item_that_a_smart_queue_removes_ends_its_completion(db: Any, space: 
     second = results.enqueue(db, {"type": "call"})
     assert [outcome_of(first), outcome_of(second)] == ["deleted", "ignored"]
     assert consistent(smart.leases, db)
-
-
-def test_the_wrong_arguments_are_named(db: Any, leases: Leases, results: Results[Any]) -> None:
-    wrong: Any
-    for wrong in (leases.queue, StagedQueue(leases), None, "orders", db):
-        with pytest.raises(TypeError, match="Results takes Leases, as in"):
-            Results(wrong)
-    for wrong in (StagedQueue(leases), None, "orders", db, Consumer(leases, print)):
-        with pytest.raises(TypeError, match="A follow-up is enqueued in a transaction"):
-            FollowUp(wrong, "x")
-    with pytest.raises(TypeError, match="priority"):
-        FollowUp(leases, "x", priority=1)
-    with pytest.raises(CodecError):
-        FollowUp(leases, 7)
-    for wrong in ("x", 7, [7], None, leases):
-        with pytest.raises(TypeError, match="`then` is a FollowUp"):
-            results.enqueue(db, "x", then=wrong)
-    with pytest.raises(ItemTooLarge, match="follow-ups take about"):
-        results.enqueue(db, "x", then=[FollowUp(leases, "y")] * 20)
-    with pytest.raises(ValueError, match="can't have a time `at`"):
-        results.enqueue(db, "x", then=FollowUp(leases, "y", at=5))
-    for wrong in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match="keep is a number of seconds"):
-            results.enqueue(db, "x", keep=wrong)
-        with pytest.raises(ValueError, match="keep is a number of seconds"):
-            Results(leases, keep=wrong)
-    for wrong in (None, 7, db):
-        with pytest.raises(TypeError, match="An item is named by the text"):
-            results.completion(db, wrong)
-    with pytest.raises(ValueError, match="is not a position"):
-        results.completion(db, "7")
-    with pytest.raises(TypeError, match=r"Results\.completion makes its own .* Call it with the database"):
-        results.completion(db.create_transaction(), "7:ab")
-    with pytest.raises(ValueError, match="Give a result for each lease"):
-        leases.ack_many(db, [], results=[1])
-    assert leases.stats(db).enqueued == 0

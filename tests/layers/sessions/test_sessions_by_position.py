@@ -296,26 +296,6 @@ def test_of_an_edit_and_a_lease_at_the_same_time_one_runs_again(
             sessions.snooze(db, lease, delay=0)
 
 
-def test_a_wrong_argument_is_refused(db: Any, space: Subspace, clock: Clock) -> None:
-    sessions = made(space, clock)
-    position = sessions.enqueue(db, "a", session="ann")
-
-    for wrong in (
-        lambda: sessions.reschedule(db, "ann", position),
-        lambda: sessions.reschedule(db, "ann", position, level=2),
-        lambda: sessions.update(db, "ann", position),
-        lambda: sessions.cancel(db, "", position),
-    ):
-        with pytest.raises(ValueError):
-            wrong()
-    for bad in (None, "1:2:61", 7):
-        with pytest.raises(TypeError, match="Position"):
-            sessions.cancel(db, "ann", bad)  # type: ignore[arg-type]
-    with pytest.raises(TypeError):
-        sessions.cancel(db, None, position)  # type: ignore[arg-type]
-    assert sessions.get(db, "ann", position).value == "a"  # type: ignore[union-attr]
-
-
 # --- an item of a session has two positions: what `enqueue` returned, and that of its completion
 
 

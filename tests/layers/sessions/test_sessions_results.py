@@ -15,15 +15,11 @@ from fdbqueue.layers import (
     Done,
     FollowUp,
     Gate,
-    Groups,
     Leases,
     NewState,
-    RelaxedQueue,
     Results,
     SessionLease,
     Sessions,
-    StagedQueue,
-    Subscriptions,
 )
 from fdbqueue.layers.sessions.session.lease import TurnItem, TurnProgress
 from fdbqueue.lowlevel import pack, run
@@ -310,31 +306,6 @@ def test_a_result_that_can_not_be_stored_fails_one_attempt_of_a_consumer(
     report = Consumer(results, lambda lease: object() if lease.value == "bad" else 1).drain(db)
     assert (report.dead, report.acked) == (1, 1)
     assert (outcome_of(bad), good.wait(timeout=60)) == ("dead", 1)
-
-
-@pytest.mark.parametrize("layer", [StagedQueue, RelaxedQueue, Subscriptions])
-def test_other_layers_refuse_results_of_sessions(sessions: Sessions, layer: Any) -> None:
-    for given in (Results(sessions), Groups(sessions)):
-        with pytest.raises(TypeError, match=r"Consumer\(sessions, handler\)"):
-            layer(given)
-    with pytest.raises(TypeError, match="`list`, `scheduled` and `info`"):
-        Results(sessions).peek(None)  # type: ignore[arg-type]
-
-
-def test_a_follow_up_into_sessions_names_its_session(sessions: Sessions) -> None:
-    with pytest.raises(TypeError, match="session"):
-        FollowUp(sessions, "1")
-    with pytest.raises(TypeError, match="session"):
-        FollowUp(Results(sessions), "1")
-
-
-def test_a_completion_in_sessions_names_its_session(db: Any, sessions: Sessions, results: Results[Any]) -> None:
-    with pytest.raises(TypeError, match="in which session the item is"):
-        results.completion(db, sessions.enqueue(db, "1", session="ann"))
-    with pytest.raises(TypeError, match="session"):
-        results.enqueue(db, "1")
-    with pytest.raises(TypeError, match="session"):
-        results.enqueue(db, "1", session=None)
 
 
 @pytest.mark.parametrize("terms", [{}, {"concurrency": 2}, {"gates": lambda _: (Gate("all", 1),)}])

@@ -7,8 +7,6 @@ import threading
 import time
 from typing import Any
 
-import pytest
-
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import FollowUp, Results, SessionLease, Sessions
@@ -156,8 +154,3 @@ def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
     assert got == [None]
     # One look finds nothing and registers the wait, one sets the watches, and one ends it. None depends on the time.
     assert looks(sessions) <= 3
-
-
-def test_a_transaction_does_not_wait(db: Any, queue: Queue) -> None:
-    with pytest.raises(ValueError, match="timeout needs a database"):
-        Sessions(queue).lease(db.create_transaction(), timeout=1)

@@ -50,11 +50,6 @@ def test_a_missed_deadline_is_claimed_once_and_the_item_stays(db: Any, smart: Sm
     assert [message["n"] for message in contents(smart, db)] == [1, 2]
 
 
-def test_no_deadlines_can_not_be_claimed(db: Any, smart: SmartQueue) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Deadlines(smart).claim(db, limit=0)
-
-
 def test_near_deadlines_are_reported_once_and_again_when_missed(db: Any, smart: SmartQueue, clock: Clock) -> None:
     deadlines = Deadlines(smart)
     smart.enqueue_many(db, [call(1), call(2)])
@@ -262,13 +257,9 @@ async def hang_up(deadline: Deadline) -> None:
     """End the call, some time."""
 
 
-def test_an_async_handler_is_refused_or_called_again(
+def test_an_async_handler_is_called_again(
     db: Any, smart: SmartQueue, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(TypeError, match="A monitor's handler is called and not awaited"):
-        Monitor(Deadlines(smart), hang_up)
-    with pytest.raises(TypeError, match="handler of near deadlines is called and not awaited"):
-        Monitor(Deadlines(smart), lambda deadline: None, near=hang_up)
     smart.enqueue(db, call(1))
     clock.now += 31
     with caplog.at_level(logging.ERROR):

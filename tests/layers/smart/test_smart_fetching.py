@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -101,17 +101,6 @@ def test_many_expired_items_are_removed_in_several_transactions(
     counting = FaultyDatabase(db, lambda: None)
     assert [copy.value["n"] for copy in smart.resend.fetch_many(counting, "B")] == [7, 8]
     assert counting.commits == 3
-
-
-def test_a_transaction_does_not_wait(db: Any, smart: SmartQueue) -> None:
-    for timeout in (1.0, None):
-        with pytest.raises(ValueError, match="needs a database"):
-            smart.resend.fetch(db.create_transaction(), "B", timeout=timeout)
-    for wrong in (-1, float("nan")):
-        with pytest.raises(ValueError, match="timeout"):
-            smart.resend.fetch(db, "B", timeout=wrong)
-    with pytest.raises(TypeError, match="timeout"):
-        smart.resend.fetch(db, "B", timeout=cast(Any, "1"))
 
 
 def test_a_fetch_that_finds_nothing_in_time_returns_none_and_writes_nothing(db: Any, smart: SmartQueue) -> None:

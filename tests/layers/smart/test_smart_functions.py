@@ -8,12 +8,11 @@ import math
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 import pytest
 
-from fdbqueue import CheckFailed, CodecError, Queue
+from fdbqueue import CheckFailed, CodecError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Leases
@@ -125,97 +124,6 @@ def test_check_reports_an_item_with_a_failing_key_function(db: Any, space: Subsp
     smart_queue(space, MessageType("x", key=lambda message: 1)).enqueue(db, {"type": "x"})
     told = smart_queue(space, MessageType("x", key=fail)).check(db).problems
     assert any("'key' of the message type 'x' failed" in problem for problem in told)
-
-
-async def asked_later(*arguments: Any) -> Any:
-    """Never awaited by anyone."""
-
-
-class Later:
-    async def __call__(self, *arguments: Any) -> Any:
-        """Never awaited by anyone either."""
-
-
-@dataclass
-class AsksLater:
-    n: int = 0
-
-    async def check(self, new: Any) -> Answer:
-        return Decision.ignore
-
-
-@pytest.mark.parametrize("function", ["check", "key", "expires", "deadline", "confirms"])
-def test_a_function_that_would_have_to_be_awaited_is_refused_when_the_type_is_made(function: str) -> None:
-    for given in (asked_later, Later()):
-        with pytest.raises(TypeError, match=f"{function} of the message type 'x' is called and not awaited"):
-            dataclasses.replace(MessageType("x"), **cast(Any, {function: given}))
-
-
-def test_a_class_with_an_async_check_is_refused() -> None:
-    with pytest.raises(TypeError, match="check of the message type 'x' is called and not awaited"):
-        MessageType("x", AsksLater)
-
-
-@pytest.mark.parametrize(
-    "rule",
-    [
-        {"name": None},
-        {"name": 7},
-        {"cls": "Progress"},
-        {"check": 7},
-        {"check": Decision.ignore},
-        {"key": "file"},
-        {"expires": "60"},
-        {"expires": True},
-        {"deadline": False},
-        {"deadline": [1]},
-        {"sees": "own"},
-        {"sees": None},
-        {"limit": 3},
-        {"key_limit": (3, "drop oldest")},
-        {"confirms": "B"},
-    ],
-    ids=str,
-)
-def test_a_rule_of_a_wrong_kind_is_refused_when_the_type_is_made(rule: dict[str, Any]) -> None:
-    with pytest.raises(TypeError, match="message type"):
-        MessageType(**{"name": "x", **rule})
-
-
-def test_a_registry_is_made_of_types_and_a_check_takes_two_or_three() -> None:
-    wrong: Any = "x"
-    with pytest.raises(TypeError, match=r"Messages\(MessageType"):
-        Messages(wrong)
-    with pytest.raises(TypeError, match="takes the queued message and the newcomer"):
-        SmartQueue(Queue("q", codec=Messages(MessageType("x", check=lambda: Decision.ignore))))
-
-
-@pytest.mark.parametrize("bound", [None, "3", 0, -1, [1]])
-@pytest.mark.parametrize("name", ["max_items", "max_bytes", "check_seconds"])
-def test_the_bounds_of_a_smart_queue_are_numbers(name: str, bound: Any) -> None:
-    with pytest.raises(ValueError, match=f"{name} is a bound"):
-        smart_queue("q", **{name: bound})
-    with pytest.raises(TypeError, match=r"limit is a Limit, as in Limit\(100\)"):
-        smart_queue("q", limit=3)
-
-
-@pytest.mark.parametrize("most", [1.5, 3.0, True, "3", None])
-def test_a_limit_is_a_whole_number(most: Any) -> None:
-    with pytest.raises(TypeError, match="whole number"):
-        Limit(most)
-
-
-def test_credit_is_a_whole_number(db: Any, space: Subspace) -> None:
-    wants = Subscriptions(Queue(space)).subscribe(db, "all")
-    for wrong in ({"items": True}, {"items": None, "size_bytes": False}, {"items": 1.5}):
-        with pytest.raises(ValueError, match="integer from 0 on"):
-            wants.grant(db, **cast(Any, wrong))
-
-
-def test_a_relaxed_queue_says_what_it_is_made_of() -> None:
-    for wrong in (None, "q"):
-        with pytest.raises(TypeError, match="RelaxedQueue takes a Queue or its Leases"):
-            RelaxedQueue(cast(Any, wrong))
 
 
 def test_a_smart_queues_items_can_be_taken_in_relaxed_order(db: Any, space: Subspace) -> None:

@@ -267,10 +267,3 @@ def test_many_waiting_enqueues_go_in_one_by_one_and_block_no_event_loop(db: Any,
 
     asyncio.run(main())
     assert smart.queue.stats(db).dequeued == 8
-
-
-def test_limits_that_make_no_sense_are_refused() -> None:
-    with pytest.raises(ValueError):
-        Limit(0)
-    with pytest.raises(ValueError):
-        Limit(1, "panic")  # type: ignore[arg-type]

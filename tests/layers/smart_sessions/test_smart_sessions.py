@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import pickle
 import threading
 from typing import Any
@@ -14,7 +13,6 @@ from fdbqueue import (
     BulkInterrupted,
     CheckFailed,
     ChecksBypassed,
-    CodecError,
     LeaseLost,
     Queue,
     QueueFull,
@@ -25,14 +23,12 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     OWN_KEY,
     Blobs,
-    Leases,
     Limit,
     Messages,
     MessageType,
     Replace,
     Results,
     Sessions,
-    SmartQueue,
     SmartSessions,
 )
 from fdbqueue.layers.smart.types import Decision
@@ -358,64 +354,6 @@ def test_a_check_that_fails_writes_nothing(db: Any, space: Subspace, clock: Cloc
         smart.enqueue(db, {"type": "job"}, session="ann")
     after = db.get_range(*smart.queue.layout.whole_range())
     assert [(row.key, row.value) for row in after] == [(row.key, row.value) for row in before]
-
-
-@pytest.mark.engines("memory")
-def test_wrong_arguments_are_refused_with_the_remedy(db: Any, space: Subspace, clock: Clock) -> None:
-    smart = made(space, clock)
-    before = db.get_range(*smart.queue.layout.whole_range())
-    for given in (None, "orders", Queue(space), Leases(Queue(space)), smart, Results(smart)):
-        with pytest.raises(TypeError, match=r"SmartSessions are made of Sessions, as in Smart"):
-            SmartSessions(given)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="is a Messages, not 'json'"):
-        SmartSessions(Sessions(Queue(space, codec="json")))
-    for rule in ({"deadline": 5.0}, {"confirms": lambda message: "A"}):
-        with pytest.raises(TypeError, match="keys of its types name the session"):
-            made(space, clock, MessageType("job", **rule))
-    for terms in (
-        {"max_items": 0},
-        {"max_items": 0.5},
-        {"max_bytes": math.inf},
-        {"check_seconds": "soon"},
-        {"max_bytes": None},
-    ):
-        with pytest.raises(ValueError, match="is a bound, a number"):
-            made(space, clock, **terms)
-    with pytest.raises(TypeError, match="limit is a Limit"):
-        made(space, clock, limit=5)
-    for sessions in (smart.sessions, smart, Results(smart)):
-        with pytest.raises(TypeError, match=r"take SmartSessions\(sessions\)"):
-            SmartQueue(sessions)  # type: ignore[arg-type]
-    wrong: list[tuple[type[Exception], dict[str, Any]]] = [
-        (TypeError, {"session": None}),
-        (TypeError, {"session": 7}),
-        (TypeError, {"session": lambda message: "ann"}),
-        (ValueError, {"session": ""}),
-        (ValueError, {"session": "a" * 2_000}),
-        (ValueError, {"session": "ann", "level": 2}),
-        (ValueError, {"session": "ann", "level": True}),
-        (ValueError, {"session": "ann", "delay": 1, "at": 1}),
-        (ValueError, {"session": "ann", "delay": -1}),
-        (ValueError, {"session": "ann", "ttl": 0}),
-        (CodecError, {"session": "ann", "headers": 7}),
-        (TypeError, {}),
-    ]
-    for error, terms in wrong:
-        with pytest.raises(error):
-            smart.enqueue(db, Progress("a", 1), **terms)
-    for value in (None, "text", {"type": "unknown"}, 7):
-        with pytest.raises(Exception, match=r"registered type|not a message"):
-            smart.enqueue(db, value, session="ann")
-    for values in ("text", b"bytes", {"a": 1}, None, 7):
-        with pytest.raises(TypeError, match="Values to enqueue are an iterable"):
-            smart.enqueue_many(db, values, session="ann")  # type: ignore[arg-type]
-    for tr in (None, "db", smart):
-        with pytest.raises((TypeError, AttributeError)):
-            smart.enqueue(tr, Progress("a", 1), session="ann")  # type: ignore[arg-type]
-    with pytest.raises((TypeError, ValueError), match="transaction"):
-        smart.enqueue(db.create_transaction(), Progress("a", 1), session="ann", timeout=5)
-    after = db.get_range(*smart.queue.layout.whole_range())
-    assert [row.key for row in after] == [row.key for row in before]
 
 
 def test_a_check_reports_an_index_that_does_not_fit(db: Any, space: Subspace, clock: Clock) -> None:

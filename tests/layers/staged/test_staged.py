@@ -73,17 +73,6 @@ def test_an_uncontended_call_takes_one_transaction_and_writes_no_request(
     assert staged.contention_stats().looks == 0
 
 
-def test_bad_limits_and_timeouts_are_refused(db: Any, staged: StagedQueue) -> None:
-    with pytest.raises(ValueError, match="limit"):
-        staged.dequeue_many(db, limit=0)
-    with pytest.raises(ValueError, match="timeout"):
-        staged.dequeue(db, timeout=-1)
-    with pytest.raises(ValueError, match="timeout"):
-        staged.dequeue(db, timeout=float("nan"))
-    with pytest.raises(ValueError, match="duration"):
-        staged.lease(db, duration=0)
-
-
 def test_a_call_that_loses_the_race_registers_and_gets_the_next_item(
     db: Any, queue: Queue, staged: StagedQueue
 ) -> None:

@@ -506,15 +506,6 @@ def test_a_wrong_limit_is_refused(db: Any, space: Subspace, limit: Any) -> None:
         follower.next_many(limit=limit, timeout=0)
 
 
-@pytest.mark.parametrize("wrong", [None, "db", 3, {}])
-def test_it_takes_a_database(db: Any, space: Subspace, wrong: Any) -> None:
-    subscriptions = subscriptions_of(space)
-    with pytest.raises(TypeError, match="takes a database, not"):
-        subscriptions.follow(wrong)
-    with pytest.raises(TypeError, match=r"takes a database, not a transaction. In a transaction use .*browse"):
-        subscriptions.follow(db.create_transaction())
-
-
 def test_an_item_whose_handling_failed_is_told_again_under_the_name(db: Any, space: Subspace) -> None:
     queue = Queue(space["handled"], codec="str")
     queue.enqueue_many(db, ["a", "b", "c"])

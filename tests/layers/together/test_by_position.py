@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -382,47 +381,6 @@ def test_changed_headers_bring_an_item_to_a_subscription_that_has_passed_it(db: 
 
 
 # --- wrong arguments
-
-
-@pytest.mark.parametrize("verb", ["get", "cancel", "update", "reschedule"])
-@pytest.mark.parametrize("wrong", [None, "7:6162", 7, b"x", ["a"], {"a": 1}, object])
-def test_a_wrong_position_is_refused_with_the_remedy(db: Any, space: Subspace, verb: str, wrong: Any) -> None:
-    leases = Leases(Queue(space, codec="str"))
-    leases.enqueue(db, "a")
-    terms = TERMS.get(verb, {})
-
-    with pytest.raises(TypeError, match="Position"):
-        getattr(leases, verb)(db, wrong, **terms)
-    with pytest.raises(TypeError, match=r"position|Position"):
-        getattr(leases, f"{verb}_many")(db, wrong, **terms)
-    item = leases.lease(db)
-    with pytest.raises(TypeError, match="Give its `position`"):
-        getattr(leases, verb)(db, item, **terms)
-    with pytest.raises(TypeError):
-        getattr(leases, verb)(None, Position(1, b"a"), **terms)
-
-
-def test_a_call_that_changes_nothing_or_contradicts_itself_is_refused(db: Any, space: Subspace) -> None:
-    leases = Leases(Queue(space, codec="str"))
-    position = leases.enqueue(db, "a")
-
-    wrong: Callable[[], Any]
-    for wrong in (
-        lambda: leases.update(db, position),
-        lambda: leases.reschedule(db, position),
-        lambda: leases.reschedule(db, position, delay=1, at=1),
-        lambda: leases.reschedule(db, position, delay=-1),
-        lambda: leases.reschedule(db, position, priority=1),
-    ):
-        with pytest.raises(ValueError):
-            wrong()
-    with pytest.raises(TypeError):
-        leases.reschedule(db, position, delay="soon")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="a value must be str"):
-        leases.update(db, position, value=7)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="Headers are a mapping"):
-        leases.update(db, position, headers=[1])  # type: ignore[arg-type]
-    assert leases.get(db, position).value == "a"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("verb", ["cancel", "update", "reschedule"])

@@ -1,4 +1,4 @@
-"""Every public verb refuses every wrong kind of argument by a sentence of its own, before any key is touched.
+"""Every public verb and class refuses every wrong kind of argument by a sentence of its own, and touches no key.
 
 A raw error comes from an expression of the library's or of a package: ``'int' object is not iterable``. A refusal comes
 from a ``raise`` of the library's. So this looks at the statement that the innermost frame was in.
@@ -20,10 +20,11 @@ from typing import Any
 import pytest
 
 import fdbqueue
-from fdbqueue import FDBError
+import fdbqueue.layers
+from fdbqueue import FDBError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.errors import FdbQueueError
-from fdbqueue.layers import Follower
+from fdbqueue.layers import Follower, Leases, Messages, MessageType, Sessions, Tasks
 from tests.helpers.verbs import Call, Scene
 from tests.layers.together.test_verbs_in_transactions import DATABASE_ONLY, EITHER
 
@@ -148,3 +149,110 @@ def test_a_verb_that_makes_its_own_transactions_does_too(db: Any, space: Subspac
     scene = Scene(db, space)
 
     assert list(mistakes(scene, DATABASE_ONLY[name](scene), lambda: db)) == []
+
+
+def _handle(given: Any) -> None:
+    """Handle nothing."""
+
+
+def _more(s: Scene, codec: Any = "str") -> Queue[Any]:
+    return Queue(s.space["more"], codec=codec)
+
+
+_CALLS = Messages(MessageType("call"))
+MADE: dict[str, Callable[[Scene], dict[str, Any]]] = {
+    "AmqpLevels": lambda s: {"count": 10},
+    "Blobs": lambda s: {"queue": s.leases},
+    "Completion": lambda s: {"queue_leases": s.leases, "position": s.completion.position},
+    "Concurrency": lambda s: {"limit": 1},
+    "Consumer": lambda s: {"source": Leases(_more(s)), "handler": _handle},
+    "Deadlines": lambda s: {"smart": s.smart},
+    "Done": lambda s: {},
+    "EarliestDeadline": lambda s: {},
+    "FollowUp": lambda s: {"target": s.leases, "value": "x"},
+    "Gate": lambda s: {"name": "tenant", "limit": 1},
+    "GiveUp": lambda s: {},
+    "Group": lambda s: {"groups": s.groups, "name": "import"},
+    "Groups": lambda s: {"source": s.leases},
+    "Leases": lambda s: {"queue": s.queue},
+    "Levels": lambda s: {"count": 3},
+    "Limit": lambda s: {"most": 3},
+    "LogItems": lambda s: {},
+    "MessageType": lambda s: {"name": "call"},
+    "Messages": lambda s: {},
+    "Monitor": lambda s: {"deadlines": s.deadlines, "handler": _handle},
+    "NewState": lambda s: {"value": 1},
+    "OperationLog": lambda s: {"name": "log", "queue": s.queue},
+    "PriorityQueue": lambda s: {"queue": _more(s)},
+    "Queue": lambda s: {"name": "orders"},
+    "Rate": lambda s: {"count": 3},
+    "RateLimit": lambda s: {"db": s.db, "count": 2},
+    "RelaxedQueue": lambda s: {"queue": s.queue},
+    "Replace": lambda s: {"message": {"type": "call"}},
+    "Results": lambda s: {"source": s.leases},
+    "RetryBy": lambda s: {"rules": {OSError: 3}},
+    "RetryIn": lambda s: {"seconds": 1},
+    "Selector": lambda s: {"text": "kg > 1"},
+    "Sessions": lambda s: {"queue": _more(s)},
+    "SmartQueue": lambda s: {"queue": _more(s, _CALLS)},
+    "SmartSessions": lambda s: {"sessions": Sessions(_more(s, _CALLS))},
+    "Snooze": lambda s: {"seconds": 1},
+    "StagedQueue": lambda s: {"queue": s.queue},
+    "Subscriptions": lambda s: {"queue": s.queue},
+    "Tasks": lambda s: {"queue": s.space["more"]},
+    "TimeLimit": lambda s: {"seconds": 1},
+    "Unique": lambda s: {},
+    "Watchdog": lambda s: {"leases": s.leases},
+    "Worker": lambda s: {"app": Tasks("tasks")},
+    "constant": lambda s: {"seconds": 1},
+    "exponential": lambda s: {},
+    "keyed": lambda s: {},
+    "types": lambda s: {},
+}
+"""What users make, and the arguments that it needs."""
+
+NOT_MADE = {
+    *("AsyncTask", "BaseTask", "Call", "Handle", "Schedule", "Schedules", "Task"),  # by Tasks
+    *("Blob", "BlobReader", "BlobWriter"),  # by Blobs
+    *("DeadLetters", "Follower", "GateInfo", "GroupStats", "Lease", "LeaseHandle", "Outcome", "Resend"),
+    *("ConsumerReport", "SessionHandle", "SessionInfo", "SessionLease", "SessionStats", "Subscription"),
+    *("Decision", "Disposition", "ItemFields"),  # no arguments
+}
+"""Classes whose objects come from verbs."""
+
+USED = {
+    "Queue": "peek",
+    **dict.fromkeys(("Consumer", "Worker"), "drain"),
+    **dict.fromkeys(("Leases", "Sessions"), "stats"),
+}
+USED |= dict.fromkeys(("Monitor", "Watchdog"), "sweep")
+"""What is done with an object once it is made: it must not fail by what it was made with."""
+
+
+def maker(name: str) -> Callable[..., Any]:
+    """Return a public class, or what makes an object."""
+    return getattr(fdbqueue.layers, name, None) or getattr(fdbqueue, name)  # type: ignore[no-any-return]
+
+
+def test_no_public_class_is_left_out() -> None:
+    found = {name for name in fdbqueue.layers.__all__ if inspect.isclass(getattr(fdbqueue.layers, name))}
+
+    assert found - NOT_MADE == {name for name in MADE if name[0].isupper()} - {"Queue"}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_a_class_refuses_wrong_arguments_by_its_own_words(db: Any, space: Subspace, name: str) -> None:
+    scene, make, found = Scene(db, space), maker(name), list[str]()
+    plain = MADE[name](scene)
+    for one in inspect.signature(make).parameters.values():
+        if one.kind is one.VAR_KEYWORD:
+            continue
+        for value in wrong(scene):
+            many = one.kind is one.VAR_POSITIONAL
+            try:
+                made = make(value, **plain) if many else make(**{**plain, one.name: value})
+                getattr(made, USED[name])(db) if name in USED else repr(made)
+            except Exception as error:  # noqa: BLE001  the test is about all of them
+                if raw(error):
+                    found.append(f"{one.name}={value!r:.40}: {told(error)}")
+    assert found == []

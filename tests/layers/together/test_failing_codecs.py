@@ -65,9 +65,3 @@ def test_a_consumer_blocks_the_session_of_such_an_item_and_no_other(db: Any, spa
     Consumer(sessions, lambda lease: done.append(lease.value), concurrency=1).drain(db)
     assert done == ["fine"]
     assert [one.session for one in sessions.list(db) if one.status == "blocked"] == ["ann"]
-
-
-@pytest.mark.parametrize("wrong", [{"delay": 2.1e12}, {"at": 2.1e12}, {"ttl": 2.1e12}])
-def test_a_time_beyond_that_of_held_items_is_refused(db: Any, space: Subspace, wrong: Any) -> None:
-    with pytest.raises(ValueError, match="which is over 1e"):
-        Leases(Queue(space)).enqueue(db, b"", **wrong)

@@ -302,20 +302,6 @@ def test_a_layer_of_the_queue_of_a_priority_queue_follows_its_policy() -> None:
     assert StagedQueue(jobs.queue).leases.retry.policy.max_attempts == 3
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda smart: Monitor(Deadlines(smart), None),  # type: ignore[arg-type]
-        lambda smart: Monitor(Deadlines(smart), _handler, near="soon"),  # type: ignore[arg-type]
-        lambda smart: Watchdog(smart, hook="restart"),  # type: ignore[arg-type]
-        lambda smart: Consumer(smart, "handle"),  # type: ignore[call-overload]
-    ],
-)
-def test_a_callback_must_be_callable(queue: Queue, make: Callable[[SmartQueue], Any]) -> None:
-    with pytest.raises(TypeError, match=r"and .* can't be"):
-        make(_smart(queue))
-
-
 def test_leases_with_another_policy_beside_leases_with_one_are_refused(queue: Queue) -> None:
     Leases(queue, max_attempts=3, backoff=exponential(first=2))
 
