@@ -40,7 +40,7 @@ _common = {
 }
 settings.register_profile("fast", max_examples=10, **_common)  # type: ignore[arg-type]
 settings.register_profile("dev", max_examples=25, **_common)  # type: ignore[arg-type]
-settings.register_profile("ci", max_examples=50, derandomize=True, print_blob=True, **_common)  # type: ignore[arg-type]
+settings.register_profile("ci", max_examples=25, derandomize=True, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("nightly", max_examples=200, print_blob=True, **_common)  # type: ignore[arg-type]
 settings.register_profile("long", max_examples=5_000, print_blob=True, **_common)  # type: ignore[arg-type]
 

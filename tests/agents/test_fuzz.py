@@ -51,7 +51,7 @@ async def talk(server: Any, chosen: random.Random) -> bytes:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 + FUZZED // 10)
+@pytest.mark.timeout(900 + FUZZED // 10)
 @pytest.mark.engines("memory")
 def test_nonsense_brings_no_fault_no_hang_and_nothing_of_another_clients_data(
     db: Any, space: Subspace, caplog: pytest.LogCaptureFixture

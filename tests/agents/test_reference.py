@@ -113,7 +113,7 @@ def test_any_script_in_any_packets(script: bytes, cuts: list[int], world: World)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300 + FUZZED // 100)
+@pytest.mark.timeout(900 + FUZZED // 100)
 @given(script=scripts, cut=st.integers(0, 400), world=st.sampled_from(WORLDS))
 @settings(max_examples=FUZZED, database=None)
 def test_a_fuzzer_finds_no_error(script: bytes, cut: int, world: World) -> None:

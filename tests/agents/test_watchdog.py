@@ -8,7 +8,6 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests.helpers.blobs import data_of, write
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.processes import Processes
+from tests.helpers.staging import wait_until
 
 
 @pytest.fixture
@@ -44,14 +44,6 @@ def watchdog(leases: Any, events: list[AgentEvent], script: str, *words: object,
 
 def told(events: list[AgentEvent]) -> list[str]:
     return [event.what for event in events]
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait for what another process does."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        threading.Event().wait(0.01)
 
 
 def is_alive(pid: int) -> bool:
@@ -278,7 +270,7 @@ def test_a_watchdog_killed_at_any_of_its_commits_loses_nothing(
         items = [f"{number}-{item}\n".encode() for item in range(2)]
         Leases(Queue(space)).enqueue_many(db, items)
         process = processes.start(work_and_die, url, space.key(), str(tmp_path), number, when)
-        process.join(60)
+        process.join(600)
         ended = process.exitcode == 0
         watchdog(leases, [], 'cat >>"$1/done"', tmp_path).drain(db)
         done = (tmp_path / "done").read_text().splitlines()

@@ -21,7 +21,7 @@ from tests.helpers.staging import wait_until
 
 WORKERS = 4
 MOST_ATTEMPTS = 2
-SOON_SECONDS = 8.0
+SOON_SECONDS = 20.0
 """Far more than it takes to pass by the requests of all dead workers, on a machine that is busy."""
 FINE, POISON = "fine", "poison"
 

@@ -25,5 +25,5 @@ def test_faults_break_no_promise(url: str, kind: Kind) -> None:
     told = "\n".join(lines(report))
     print(told)
     assert report.verdict.count() == 0, told
-    assert report.verdict.records > 10, told
-    assert sum(report.faults.values()) > 10, told
+    assert report.verdict.records, told
+    assert sum(report.faults.values()), told

@@ -45,7 +45,7 @@ def serving(folder: Path, *options: str, stop: signal.Signals = signal.SIGTERM) 
         assert said.startswith("Serving agents at "), said + server.stderr.read().decode()
         yield said.removeprefix("Serving agents at ").removesuffix(".\n")
         server.send_signal(stop)
-        assert server.wait(60) == 0
+        assert server.wait(600) == 0
         assert server.stderr.read() == b""
     finally:
         server.kill()

@@ -66,7 +66,7 @@ def test_lines_are_enqueued_after_a_pause_of_the_input(file_url: str, queue: fdb
         wait_until(lambda: queue.stats(db).available == 2)
         process.stdin.write(b"4\n5")
         process.stdin.close()
-        assert process.wait(60) == 0
+        assert process.wait(600) == 0
         assert [item.value for item in queue.browse(db)] == [1, 2, 34, 5]
 
 
@@ -119,7 +119,7 @@ def test_a_bad_line_tells_how_many_items_are_in(file_url: str, queue: fdbqueue.Q
         process.stdin.write(b"1\n\n2\n")
         wait_until(lambda: queue.stats(db).available == 2)
         process.stdin.write(b"oops\n")
-        assert process.wait(60) == errors.VALUE
+        assert process.wait(600) == errors.VALUE
         assert b"Error: Line 4: 'oops' is not JSON" in (told := process.stderr.read())
         assert told.endswith(b"2 items were enqueued.\n")
 
@@ -130,7 +130,7 @@ def test_an_interrupted_enqueue_tells_how_many_items_are_in(file_url: str, queue
             process.stdin.write(lines)
             wait_until(lambda there=there: queue.stats(db).available == there)  # type: ignore[misc]
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 128 + signal.SIGINT
+        assert process.wait(600) == 128 + signal.SIGINT
         assert re.search(rb"(1 item was|2 items were) enqueued before\.", process.stderr.read())
 
 

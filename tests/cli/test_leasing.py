@@ -332,7 +332,7 @@ def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, le
         assert dog.stdout is not None
         assert json.loads(dog.stdout.readline())["consumer"] == "me"
         dog.send_signal(signal.SIGTERM)
-        assert dog.wait(60) == 0
+        assert dog.wait(600) == 0
 
 
 @pytest.mark.slow

@@ -232,7 +232,7 @@ def test_a_signal_while_the_reader_is_stopped_loses_no_item(
         assert process.stderr is not None
         first = process.stdout.readline()
         process.send_signal(number)
-        assert process.wait(60) == 128 + number
+        assert process.wait(600) == 128 + number
         printed = lines((first + process.stdout.read()).decode())
         told = process.stderr.read().decode()
 
@@ -261,7 +261,7 @@ def test_a_reader_that_ends_early_leaves_the_rest_in_the_queue(
         assert json.loads(process.stdout.readline()) == every[0]
         process.stdout.close()
         told = process.stderr.read().decode()
-        assert process.wait(60) == errors.ENGINE
+        assert process.wait(600) == errors.ENGINE
 
     there = left(db, queue)
     assert told.startswith(taken_out(1_000 - len(there)))
@@ -298,7 +298,7 @@ def test_signals_at_random_points_lose_nothing(
             wait_until(lambda output=output: output.stat().st_size)  # type: ignore[misc]
             time.sleep(random.uniform(0.0, 0.3))
             process.send_signal(number)
-            code = process.wait(60)
+            code = process.wait(600)
         interrupted += code == 128 + number
         assert code in (0, 128 + number)
         assert lines(output.read_text()) + left(db, queue) == every
@@ -312,7 +312,7 @@ def piped(arguments: list[str], reader: str, url: str) -> subprocess.CompletedPr
         done = subprocess.run(reader, shell=True, stdin=own.stdout, capture_output=True, text=True, timeout=100)
         assert own.stdout is not None
         own.stdout.close()
-        own.wait(60)
+        own.wait(600)
         return done
 
 

@@ -112,13 +112,14 @@ def raised() -> Iterator[tuple[str, str]]:
 @pytest.mark.slow
 def test_no_remedy_in_the_shell_is_pythons() -> None:
     starts = tuple(start.replace("…", "'x'") for start in NOT_IN_THE_SHELL)
-    told = [(place, in_shell(text)) for place, text in raised() if not text.startswith(starts)]
+    found = list(raised())
+    told = [(place, in_shell(text)) for place, text in found if not text.startswith(starts)]
     pythons = [(place, text) for place, text in told if PYTHON.search(text)]
 
     assert pythons == [], (
         "Add what a shell says to fdbqueue/cli/helptext.py; or NOT_IN_THE_SHELL, if no command raises it"
     )
-    assert [start for start in starts if not any(text.startswith(start) for _, text in raised())] == []
+    assert [start for start in starts if not any(text.startswith(start) for _, text in found)] == []
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ from tests.helpers.stores import store_of
 
 SPAWN = multiprocessing.get_context("spawn")
 FORK = multiprocessing.get_context("fork")
-ENDS_WITHIN_SECONDS = 60
+ENDS_WITHIN_SECONDS = 600
 
 
 @pytest.fixture(params=["memory", "file"])

@@ -40,7 +40,7 @@ def forked(function: Callable[[], object]) -> None:
     """Run `function` in a forked child; fail if it fails."""
     process = _forking.Process(target=function)
     process.start()
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
 
 
@@ -109,7 +109,7 @@ def test_a_child_does_not_keep_others_out_when_its_parent_has_closed_the_folder(
             fcntl.flock(guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
     finally:
         done.set()
-        child.join(60)
+        child.join(600)
 
 
 def test_a_commit_pending_at_a_fork_is_the_parents_and_unknown_in_the_child(tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_a_child_does_not_take_an_empty_folder_for_its_parents_memory() -> None:
     process.start()
     store.close()
     closed.set()
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
 
 

@@ -69,7 +69,7 @@ def test_a_commit_of_a_process_killed_before_it_notifies_is_still_noticed(tmp_pa
         event = heard(store)
         until_asleep(store)
         process = processes.start(set_a_and_be_killed_before_it_rings, str(tmp_path))
-        process.join(60)
+        process.join(600)
         assert process.exitcode == -9
         assert event.wait(30)
 

@@ -113,7 +113,7 @@ def test_a_process_of_another_namespace_that_ends_soon_is_waited_for(containers:
     with fdbqueue.open(f"file:{tmp_path}"):
         process = containers.start(contained, wait_for_a_short_command, tmp_path, begins)
         assert begins.wait(60)
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
 
 
@@ -147,7 +147,7 @@ def test_a_reader_that_was_killed_as_process_1_holds_no_pages_of_the_next_proces
     process = containers.start(kill_a_reader, tmp_path, reads, kill)
     assert reads.wait(60)
     kill.set()
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
     containers.run(contained, turn_over, tmp_path)
 

@@ -61,7 +61,7 @@ def test_concurrent_processes_lose_and_duplicate_no_item(
     collector = threading.Thread(target=collect)
     collector.start()
     for producer in producers:
-        producer.join(60)
+        producer.join(600)
         assert producer.exitcode == 0
     produced.set()
     collector.join(60)
@@ -81,7 +81,7 @@ def test_a_database_that_was_used_before_a_fork_works_in_the_child(db: Any, spac
     queue.enqueue(db, b"parent")
     child = multiprocessing.get_context("fork").Process(target=enqueue_in_a_fork, args=(db, space.key(), b"child"))
     child.start()
-    child.join(30)
+    child.join(600)
     assert child.exitcode == 0
     queue.enqueue(db, b"parent again")
     assert [item.value for item in queue.browse(db)] == [b"parent", b"child", b"parent again"]
@@ -108,7 +108,7 @@ def test_a_forked_child_does_not_wait_for_its_parents_commits(db: Any, space: Su
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(30)
+    process.join(600)
     assert process.exitcode == 0
     stamping.commit().wait()
     assert len(stamp.wait()) == 10
@@ -136,7 +136,7 @@ def test_a_forked_child_that_uses_its_parents_transaction_is_told_of_the_fork(db
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
-    process.join(30)
+    process.join(600)
     assert process.exitcode == 0
     assert db[key] == b"1"
     assert not tr.get(key).present()

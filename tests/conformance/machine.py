@@ -21,7 +21,7 @@ SLOTS = 4
 READS = b"\xff\xff/transaction/read_conflict_range/"
 WRITES = b"\xff\xff/transaction/write_conflict_range/"
 CONFLICTS = b"\xff\xff/transaction/conflicting_keys/"
-PATIENCE_SECONDS = 5.0
+PATIENCE_SECONDS = 200.0
 UNDONE: dict[str, list[Any]] = {
     "transaction_retry_limit": ["transaction_retry_limit", -1],
     "transaction_size_limit": ["transaction_size_limit", 10_000_000],

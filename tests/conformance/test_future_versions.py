@@ -12,12 +12,13 @@ import pytest
 
 from fdbqueue.engine import FDBError, KeySelector, Subspace, aio
 from fdbqueue.engine.api import Key
+from fdbqueue.engine.embedded.client import pending
 from fdbqueue.engine.steps import rows, run, run_async
 
 pytestmark = pytest.mark.slow  # they wait
 
 SOON, NEVER = 100_000, 10**12
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 200.0
 
 
 def code_of(call: Callable[[], object]) -> int:
@@ -27,6 +28,12 @@ def code_of(call: Callable[[], object]) -> int:
     except FDBError as error:
         return int(error.code)
     return 0
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the embedded engine wait for a version that comes, on a machine however busy."""
+    monkeypatch.setattr(pending, "LONGEST_SECONDS", PATIENCE_SECONDS)
 
 
 def at_future_version(db: Any, ahead: int) -> Any:
@@ -101,6 +108,7 @@ def test_after_1009_a_transaction_is_retried_at_a_newer_version(db: Any, space: 
     assert db[space["a"]] == b"1"
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("snapshot", [False, True], ids=["serializable", "snapshot"])
 def test_reads_see_the_state_of_the_reached_version(db: Any, space: Subspace, snapshot: bool) -> None:
     db[space["a"]] = b"before"
@@ -116,6 +124,7 @@ def test_reads_see_the_state_of_the_reached_version(db: Any, space: Subspace, sn
     assert view.get(space["a"]) == expected
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_transaction_at_a_reached_version_conflicts_with_later_writes(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     value = tr.get(space["a"])
@@ -126,6 +135,7 @@ def test_a_transaction_at_a_reached_version_conflicts_with_later_writes(db: Any,
     assert code_of(tr.commit().wait) == 1020
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_commit_waits_for_the_reads_that_wait_for_their_version(db: Any, space: Subspace) -> None:
     db[space["a"]] = b"before"
     tr = at_future_version(db, SOON)
@@ -140,6 +150,7 @@ def test_a_commit_waits_for_the_reads_that_wait_for_their_version(db: Any, space
     assert (db[space["b"]], int.from_bytes(stamp[:8], "big")) == (b"1", tr.get_committed_version())
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_read_without_a_wait_still_conflicts(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     value = tr.get(space["a"])
@@ -195,6 +206,7 @@ def test_own_writes_are_read_without_the_version(db: Any, space: Subspace) -> No
     assert tr.get_read_version().wait() > NEVER
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_watch_waits_for_the_version(db: Any, space: Subspace) -> None:
     tr = at_future_version(db, SOON)
     watch = tr.watch(space["a"])
@@ -206,6 +218,7 @@ def test_a_watch_waits_for_the_version(db: Any, space: Subspace) -> None:
     watch.wait()
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_watch_of_the_value_that_its_transaction_writes_waits_for_the_next_one(db: Any, space: Subspace) -> None:
     db[space["a"]] = b"same"
     tr = at_future_version(db, SOON)

@@ -11,7 +11,7 @@ import fdbqueue
 from fdbqueue.engine import FDBError, Subspace, transactional
 from tests.helpers.processes import Processes
 
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 200.0
 
 
 def watch(db: Any, key: Any) -> Any:

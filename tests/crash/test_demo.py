@@ -24,7 +24,7 @@ import fdbqueue
 from examples.demo.java import why_no_spark
 
 ROWS = 5_000
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 600.0
 EXACT = f"Every flight came out exactly once: {ROWS:,} of {ROWS:,}"
 
 
@@ -130,13 +130,15 @@ def loaders(*marks: pytest.MarkDecorator) -> list[Any]:
     ]
 
 
-@pytest.mark.parametrize("loader", loaders())
-def test_undisturbed_it_ends_with_every_flight_exactly_once(start: Start, loader: str) -> None:
-    demo = start(loader)
-
+def is_exact(demo: Demo) -> None:
     assert demo.end() == 0, demo.said
     assert EXACT in demo.said
     assert re.search(rf"load through .*│ +{ROWS:,} │.*│ +50\d │ +0 │ +0 │", demo.said), demo.said
+
+
+@pytest.mark.parametrize("loader", loaders()[1:])
+def test_undisturbed_it_ends_with_every_flight_exactly_once(start: Start, loader: str) -> None:
+    is_exact(start(loader))
 
 
 def test_a_killed_consumer_is_started_again_and_nothing_is_lost(start: Start, done: Done) -> None:
@@ -197,10 +199,9 @@ def goes_on_and_is_exact(second: Demo) -> None:
 
 
 def test_after_an_exact_run_the_next_starts_from_the_beginning(start: Start) -> None:
-    assert start("--no-spark").end() == 0
+    is_exact(start("--no-spark"))
 
     again = start("--no-spark")
 
-    assert again.end() == 0, again.said
+    is_exact(again)
     assert "Taking up" not in again.said
-    assert EXACT in again.said

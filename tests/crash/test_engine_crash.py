@@ -123,7 +123,7 @@ def test_a_writer_that_dies_inside_of_a_commit_leaves_the_one_before_or_after(
         for _ in range(2):
             victim = processes.start(die, str(path), point, chance.randrange(1, 30))
             beside = processes.start(write, str(path), 1, "relaxed")
-            victim.join(60)
+            victim.join(600)
             assert victim.exitcode == -signal.SIGKILL
             wait_for_commits(store, 50)
             kill_9(beside)

@@ -9,7 +9,6 @@ import sys
 import types
 import warnings
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -115,20 +114,9 @@ def test_python_blocks_on_a_cluster_run_unchanged(block: str, tmp_path: Path, cl
     assert run.stdout == "".join(expected(block))
 
 
-def spark_blocks() -> list[Any]:
-    """Each needs a Spark of its own. All but the first one of the guide to Spark are for the night."""
-    guide = (ROOT / "docs" / "guides" / "spark.md").read_text()
-    first = re.findall(BLOCK.format("python"), guide, re.DOTALL | re.MULTILINE)[0]
-    return [
-        pytest.param(block, marks=[] if block == first else [pytest.mark.nightly])
-        for block in blocks("python")
-        if needs_spark(block)
-    ]
-
-
 @pytest.mark.spark
-@pytest.mark.slow
-@pytest.mark.parametrize("block", spark_blocks())
+@pytest.mark.nightly  # each starts a Spark; by day tests/spark runs the first one of the guide in its own
+@pytest.mark.parametrize("block", [block for block in blocks("python") if needs_spark(block)])
 def test_python_blocks_with_spark_run_unchanged(block: str, tmp_path: Path) -> None:
     missing = why_no_spark()
     if missing:

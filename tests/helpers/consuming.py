@@ -9,12 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.helpers.staging import PATIENCE_SECONDS
+
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for what a consumer in the running loop, or one of its threads, does."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 60 seconds"
+        assert time.monotonic() < deadline, f"it did not happen within {PATIENCE_SECONDS} seconds"
         await asyncio.sleep(0.002)
 
 

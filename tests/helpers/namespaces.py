@@ -45,6 +45,6 @@ def contained(function: Callable[..., object], *args: Any, kill: Any = None) -> 
 def need(processes: Processes) -> None:
     """Skip the test if this user may make no PID namespaces."""
     process = processes.start(enter)
-    process.join(60)
+    process.join(600)
     if process.exitcode:
         pytest.skip("PID namespaces can't be made here (unshare): run the tests as root to test them")

@@ -57,7 +57,7 @@ class Processes:
         self._started.append(process)
         return process
 
-    def run(self, function: Callable[..., object], *args: Any, timeout: float = 60.0) -> None:
+    def run(self, function: Callable[..., object], *args: Any, timeout: float = 600.0) -> None:
         """Run `function(*args)` to its end; fail if it failed or took longer than `timeout` seconds."""
         process = self.start(function, *args)
         process.join(timeout)

@@ -29,6 +29,10 @@ _HURRY = {
 }
 
 
+PATIENCE_SECONDS = 600
+"""How long tests wait for what must happen, on a machine however busy."""
+
+
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():
@@ -75,9 +79,9 @@ def register(
 
 def wait_until(condition: Callable[[], object]) -> None:
     """Wait for what other threads do, without a word of it to wait for."""
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen within 120 seconds"
+        assert time.monotonic() < deadline, f"it did not happen within {PATIENCE_SECONDS} seconds"
         time.sleep(0.002)
 
 

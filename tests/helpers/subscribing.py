@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 from fdbqueue import Position
@@ -12,6 +11,7 @@ from fdbqueue.layers.leases import Lease, Leases
 from fdbqueue.layers.staged.requests import wished
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions.waiters import Waiters
+from tests.helpers.consuming import until
 
 
 def values(taken: list[Lease]) -> list[str]:
@@ -61,10 +61,7 @@ def waiting(subscriptions: Subscriptions, db: Any) -> list[str]:
 
 async def until_waiting(subscriptions: Subscriptions, db: Any, amount: int) -> None:
     """Let the others go on until so many stand in the line."""
-    deadline = time.monotonic() + 100
-    while len(waiting(subscriptions, db)) != amount:
-        assert time.monotonic() < deadline, waiting(subscriptions, db)
-        await asyncio.sleep(0.001)
+    await until(lambda: len(waiting(subscriptions, db)) == amount)
 
 
 async def started(subscriptions: Subscriptions, db: Any, *served: Subscription, **terms: Any) -> list[Any]:

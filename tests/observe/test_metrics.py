@@ -387,7 +387,7 @@ def test_the_command_serves_until_it_is_stopped(url: str, db: Any, queue: Queue)
             with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
                 assert samples(answer.read())["fdbqueue_up", ()] == 1
             process.send_signal(signal.SIGTERM)
-            assert process.wait(30) == 0
+            assert process.wait(600) == 0
         finally:
             process.kill()
 

@@ -250,7 +250,7 @@ def test_an_enqueue_waits_until_an_item_has_gone(db: Any, queue: Queue[str]) -> 
     producer = threading.Thread(target=queue.enqueue, args=(db, "second"), daemon=True)
     producer.start()
     assert queue.cancel(db, first)
-    producer.join(30)
+    producer.join(600)
     assert [item.value for item in queue.browse(db)] == ["second"]
 
     async def give_up() -> None:
@@ -445,7 +445,7 @@ def test_a_producer_waits_until_there_are_fewer_bytes(db: Any, queue: Queue[str]
     producer = threading.Thread(target=queue.enqueue_many, args=(db, ["late", "later"]), daemon=True)
     producer.start()
     assert len(queue.dequeue_many(db, limit=28)) == 28
-    producer.join(30)
+    producer.join(600)
     assert [item.value[:5] for item in queue.browse(db)] == ["xxxxx", "xxxxx", "late", "later"]
 
 

@@ -48,7 +48,7 @@ def outcomes(folders: list[Path], processes: Processes) -> list[tuple[str, str]]
     results = processes.queue()
     process = processes.start(try_all, folders, results)
     told = [results.get(timeout=60) for _ in range(2 * len(folders)) if process.is_alive() or not results.empty()]
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0, f"it died at {told[-1:]}"
     return [one for one in told if one[0] != "begins"]
 

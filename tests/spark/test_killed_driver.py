@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.engines("file")]
 
-WAIT_SECONDS = 120.0
+WAIT_SECONDS = 600.0
 
 
 def test_another_driver_adds_what_a_killed_one_has_not_written(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ from fdbqueue.errors import CodecError, JobError
 from fdbqueue.spark import enqueue_dataframe, job_report, jobs, register
 from fdbqueue.spark.options import LOAD, parse
 from fdbqueue.spark.partition_log import JobKeys
+from tests.docs.test_readme import BLOCK, ROOT
+from tests.docs.test_readme import expected as printed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -409,3 +412,13 @@ def test_a_dataframe_partitioned_otherwise_adds_only_what_is_missing(
     report = enqueue_dataframe(numbers.coalesce(1), url=url, queue=queue_name, job_id="job")
     assert report.partitions == 3
     assert sorted(contents(db, queue_name)) == expected
+
+
+def test_the_first_block_of_the_guide_runs_unchanged(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guide = (ROOT / "docs" / "guides" / "spark.md").read_text()
+    block = re.findall(BLOCK.format("python"), guide, re.DOTALL | re.MULTILINE)[0]
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "<block>", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == "".join(printed(block))

@@ -162,7 +162,7 @@ def test_a_file_of_another_user_that_is_not_the_groups_yet_is_waited_for(place: 
     process = processes.start(wait_for_rights, place, ready)
     assert ready.wait(60)
     (place / "bell").chmod(0o660)
-    process.join(60)
+    process.join(600)
     assert process.exitcode == 0
 
 

@@ -54,7 +54,7 @@ class Server:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(600)
 
     def kill(self) -> None:
         self.process.kill()

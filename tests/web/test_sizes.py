@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlencode
@@ -15,6 +14,7 @@ import fdbqueue
 from fdbqueue.layers import Leases, Sessions
 from fdbqueue.web import AdminApp
 from tests.helpers.chromium import chromium
+from tests.helpers.staging import wait_until
 
 pytestmark = [
     pytest.mark.slow,
@@ -132,13 +132,11 @@ def shop() -> Iterator[tuple[str, dict[str, str]]]:
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
-            until = time.monotonic() + 10
-            while not server.started and time.monotonic() < until:
-                time.sleep(0.01)
+            wait_until(lambda: server.started)
             yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}/", pages
         finally:
             server.should_exit = True
-            thread.join(10)
+            thread.join()
             app.close()
 
 

@@ -57,7 +57,7 @@ def test_a_writer_that_is_killed_leaves_the_whole_item_or_nothing(
     number = 0
     while not finished:
         process = processes.start(write_and_die, url, space.key(), number, when)
-        process.join(60)
+        process.join(600)
         finished = process.exitcode == 0
         assert finished or process.exitcode == -signal.SIGKILL
         number += 1

@@ -22,6 +22,7 @@ from fdbqueue.layers.consumer import Consumer, running
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.staged import StagedQueue
+from tests.helpers.clock import slow
 from tests.helpers.held import HeldDatabase
 from tests.helpers.processes import Processes
 from tests.helpers.raw import raw
@@ -234,7 +235,7 @@ def test_a_handler_can_ack_in_its_own_transaction(db: Any, leases: Leases, space
 
 
 def test_a_lease_is_extended_while_its_handler_runs(db: Any, space: Subspace) -> None:
-    leases = Leases(Queue(space))
+    leases = Leases(Queue(space), clock=slow)
     leases.enqueue(db, b"slow")
     others: list[Any] = []
     extended = threading.Event()
@@ -445,7 +446,7 @@ def test_sigterm_lets_the_running_handler_end_and_returns_the_rest(
     assert started.wait(60)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGTERM)
-    child.join(60)
+    child.join(600)
     assert child.exitcode == 0
     assert [item.value for item in leases.queue.browse(db)] == [b"%d" % n for n in range(1, 10)]
     assert leases.stats(db).leased == 0

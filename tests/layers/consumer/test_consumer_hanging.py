@@ -17,14 +17,14 @@ from fdbqueue.layers.consumer import Consumer, running
 from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
-from tests.helpers.clock import Clock
+from tests.helpers.clock import Clock, slow
 from tests.helpers.consuming import consumer_threads, logged, until
 from tests.helpers.staging import wait_until
 
 
 @pytest.fixture
 def leases(space: Subspace) -> Leases:
-    return Leases(Queue(space, codec="str"), max_attempts=2, backoff=immediately)
+    return Leases(Queue(space, codec="str"), max_attempts=2, backoff=immediately, clock=slow)
 
 
 def test_leases_are_extended_while_a_handler_blocks_the_loop(

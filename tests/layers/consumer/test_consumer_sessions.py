@@ -30,6 +30,7 @@ from fdbqueue.layers.sessions.workers.read_ahead import Settlement
 from fdbqueue.lowlevel import pack, run
 from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock
+from tests.helpers.consuming import until
 from tests.helpers.counted import Counted
 from tests.helpers.raw import raw
 from tests.helpers.sessions import assert_sound, fill, keys_of, lease_of
@@ -329,9 +330,10 @@ def test_an_urgent_item_is_done_before_items_that_were_read_ahead(db: Any, space
         done.append(lease.value)
         if len(done) == 3:
             await sessions.enqueue.aio(db, "urgent", session="s0", level=0)
-        await asyncio.sleep(0.02)  # a handler that takes longer than an ack
+        await until(lambda: consumer.report.acked >= len(done) - 1)  # a handler that takes longer than an ack
 
-    Consumer(sessions, handle, concurrency=1).drain(db)
+    consumer = Consumer(sessions, handle, concurrency=1)
+    consumer.drain(db)
     assert len(done) == 41
     assert done.index("urgent") <= 6
 
@@ -575,4 +577,4 @@ def test_a_turn_that_ends_while_its_acks_are_put_together_is_given_up(
         wait_until(lambda: sessions.stats(db).busy == 0)
     finally:
         consumer.stop()
-        worker.join(20)
+        worker.join(600)

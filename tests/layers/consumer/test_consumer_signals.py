@@ -17,6 +17,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer
 from fdbqueue.layers.leases import Lease, Leases
+from tests.helpers.consuming import until
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -69,10 +70,7 @@ def test_another_loop_of_the_thread_still_gets_its_signals(db: Any, leases: Leas
 
     async def until_told() -> None:
         signal.raise_signal(signal.SIGTERM)
-        deadline = time.monotonic() + 120
-        while not told:
-            assert time.monotonic() < deadline, "the signal did not come"
-            await asyncio.sleep(0)
+        await until(lambda: told)
 
     assert Consumer(leases, handle).run(db).acked == 1
     loop.run_until_complete(until_told())

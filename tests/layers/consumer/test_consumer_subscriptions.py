@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from fdbqueue.layers.leases import Lease, Leases, immediately
 from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.layers.subscriptions.records import read_registration
 from tests.helpers.clock import Clock
+from tests.helpers.consuming import until
 from tests.helpers.subscribing import fill, of_color, until_waiting
 
 
@@ -113,10 +113,7 @@ def test_an_item_leased_while_the_consumer_stops_is_given_back(db: Any, subscrip
     async def main() -> None:
         consumer = Consumer(red, print)
         running = asyncio.create_task(consumer.drain.aio(Late(db, gate)))
-        deadline = time.monotonic() + 100
-        while not subscriptions.leases.stats(db).leased:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0)
+        await until(lambda: subscriptions.leases.stats(db).leased)
         consumer.stop()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -150,10 +147,9 @@ def test_an_owner_with_slow_handlers_keeps_its_subscription(db: Any, space: Subs
     async def handle(lease: Lease) -> None:
         for _ in range(5):
             clock.now += 0.2
-            deadline = time.monotonic() + 100
-            while read_registration(layout, "own", bytes(db[key])).owned_until_us < clock.now * 1e6 + 250_000:
-                assert time.monotonic() < deadline, "nobody renews it"
-                await asyncio.sleep(0.001)
+            await until(
+                lambda: read_registration(layout, "own", bytes(db[key])).owned_until_us >= clock.now * 1e6 + 250_000
+            )
 
     assert Consumer(own, handle, concurrency=1, prefetch=0, duration=1_000).drain(db).acked == 1
 

@@ -160,7 +160,7 @@ def test_every_balance_is_right_when_workers_are_killed(
             kills += 1
         time.sleep(0.01)  # looking at other processes has to be done by polling
     for worker in workers:
-        worker.join(60)
+        worker.join(600)
         assert worker.exitcode == 0
     assert kills >= 3
     found = Counter(str(sessions.state(db, ("account", n))) for n in range(ACCOUNTS))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from typing import Any
 
 from fdbqueue import Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import FollowUp, Results, SessionLease, Sessions
 from tests.helpers.sessions import fill, lease_of
+from tests.helpers.staging import wait_until
 
 
 def waiting_in_a_thread(sessions: Sessions, db: Any, timeout: float = 30.0) -> tuple[threading.Thread, list[Any]]:
@@ -32,10 +32,7 @@ def looks(sessions: Sessions) -> int:
 
 def until_requested(sessions: Sessions, db: Any, requests: int) -> None:
     """Wait until so many processes have registered that they wait."""
-    deadline = time.monotonic() + 30
-    while waiting(sessions, db) < requests:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)  # another thread's transaction can only be looked for
+    wait_until(lambda: waiting(sessions, db) >= requests)
 
 
 def test_a_waiting_worker_gets_the_session_of_a_new_item(db: Any, queue: Queue) -> None:
@@ -137,9 +134,7 @@ def test_a_cancelled_wait_keeps_no_session(db: Any, queue: Queue) -> None:
                 await sessions.ack.aio(db, lease)
 
     asyncio.run(work())
-    deadline = time.monotonic() + 30
     while sessions.stats(db).available:
-        assert time.monotonic() < deadline
         lease = sessions.lease(db)  # a thread may be giving it back right now
         if lease is not None:
             assert lease.attempt == 1

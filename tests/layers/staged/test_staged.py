@@ -15,6 +15,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import GRANT_SECONDS, REQUEST_SECONDS
 from tests.helpers.clock import Clock
+from tests.helpers.consuming import until
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.raw import raw
@@ -186,7 +187,7 @@ def test_waiting_tasks_that_are_cancelled_take_nothing_and_leave_nothing(
 ) -> None:
     async def wait_and_cancel() -> Any:
         first = [asyncio.create_task(staged.dequeue.aio(db, timeout=None)) for _ in range(5)]
-        await asyncio.sleep(0.1)
+        await until(lambda: staged.stats(db).requests)
         for task in (*first[:2], first[3]):
             task.cancel()
         await asyncio.gather(*first[:2], first[3], return_exceptions=True)
@@ -194,7 +195,7 @@ def test_waiting_tasks_that_are_cancelled_take_nothing_and_leave_nothing(
         await queue.enqueue.aio(db, "b")
         got = await asyncio.gather(first[2], first[4])
         last = asyncio.create_task(staged.dequeue.aio(db, timeout=None))
-        await asyncio.sleep(0.1)
+        await until(lambda: staged.stats(db).requests)
         last.cancel()
         await asyncio.gather(last, return_exceptions=True)
         return got
@@ -218,7 +219,7 @@ def test_a_cancelled_calls_item_returns_to_its_place(
 
     async def take_and_cancel() -> None:
         task = asyncio.create_task(getattr(staged, verb).aio(held))
-        await asyncio.sleep(0.05)
+        await until(held.committing.is_set)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         held.release()
@@ -238,7 +239,7 @@ def test_a_cancelled_calls_item_goes_to_the_processes_next_call(db: Any, queue: 
 
     async def take_two_cancel_one() -> Any:
         cancelled = asyncio.create_task(staged.dequeue.aio(held))
-        await asyncio.sleep(0.05)
+        await until(held.committing.is_set)
         next_one = asyncio.create_task(staged.dequeue.aio(held))
         await asyncio.sleep(0.01)
         cancelled.cancel()
@@ -297,7 +298,11 @@ def test_old_uncollected_grants_are_swept_by_new_requests(
     clock.now += GRANT_SECONDS + REQUEST_SECONDS + 1
     assert value(StagedQueue(leases).dequeue(db)) == "a"
     coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # whoever comes registers at once
-    assert StagedQueue(leases).dequeue(db, timeout=0.2) is None
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(StagedQueue(leases).dequeue, db, timeout=None)
+        wait_until(lambda: granted not in left_behind(queue, db))
+        put(queue, db, "c")
+        assert value(waiting.result()) == "c"
     assert left_behind(queue, db) == []
 
 

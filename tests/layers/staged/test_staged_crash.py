@@ -17,7 +17,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.faults import Fault, FaultyDatabase
 from tests.helpers.processes import Processes
-from tests.helpers.staging import GRANT_S, hurry, left_behind
+from tests.helpers.staging import GRANT_S, PATIENCE_SECONDS, hurry, left_behind
 
 pytestmark = pytest.mark.slow  # they wait
 
@@ -74,10 +74,10 @@ def test_consumers_killed_at_their_commits_strand_no_item_and_no_request(
     for n in range(amount):
         staged.enqueue(db, f"{n}")
     for victim in victims:
-        victim.join(60)
+        victim.join(600)
         assert victim.exitcode == -signal.SIGKILL
     survived: list[str] = []
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         item = staged.dequeue(db, timeout=4 * GRANT_S)
         if item is not None:

@@ -208,7 +208,7 @@ def test_when_the_first_request_goes_the_next_one_watches(
     with ThreadPoolExecutor(2) as pool:
         leaving = pool.submit(first.dequeue, db, timeout=1.0)
         wait_until(lambda: has_requests(first, db, 1))
-        staying = pool.submit(second.dequeue, counting, timeout=8)
+        staying = pool.submit(second.dequeue, counting, timeout=250)
         wait_until(lambda: counting.commits >= 2)  # it registered, and waits
         assert leaving.result(20) is None
         queue.enqueue(db, "a")
@@ -226,7 +226,7 @@ def test_an_item_that_is_given_back_wakes_a_waiting_call(db: Any, queue: Queue, 
         leases.nack(db, lease)
     counting = FaultyDatabase(db, lambda: None)
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(staged.dequeue, counting, timeout=10)
+        waiting = pool.submit(staged.dequeue, counting, timeout=250)
         wait_until(lambda: counting.commits >= 2)  # it registered, and waits
         if how == "redrive":
             leases.dead.redrive(db)

@@ -412,8 +412,11 @@ def test_a_grant_that_is_nearly_over_is_taken_by_a_commit(
 # --- processes that were killed
 
 
-SOON_SECONDS = 9.0
-"""Less than the time for which an item is granted to a process, so it did not wait for the end of a grant."""
+@pytest.fixture
+def long_grants(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait for the end of a grant to a process that has died."""
+    monkeypatch.setattr("fdbqueue.layers.staged.requests.GRANT_SECONDS", 3_000.0)
+    monkeypatch.setattr("fdbqueue.layers.staged.requests.LONGEST_GRANT_SECONDS", 0.0)
 
 
 def wait_for_ever(url: str, prefix: bytes, layer: str, up: Any) -> None:
@@ -440,11 +443,12 @@ def kill_waiting(processes: Processes, db: Any, url: str, waiting: Queue, space:
     for _ in victims:
         up.get(timeout=120)
     wait_until(lambda: len(left_behind(waiting, db)) >= n)
-    time.sleep(0.2)  # they set their watches
+    time.sleep(0.2)  # they set their watches, most likely: what follows holds without them, too
     for victim in victims:
         kill_9(victim)
 
 
+@pytest.mark.usefixtures("long_grants")
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize(("layer", "workers"), [("sessions", 3), ("consumer", 1)])
 def test_killed_idle_workers_get_no_session(
@@ -455,20 +459,18 @@ def test_killed_idle_workers_get_no_session(
     kill_waiting(processes, db, url, line_of(sessions), space, layer, workers)
     sessions.enqueue_many(db, ["deposit", "withdraw"], session="ann")
     sessions.enqueue(db, "deposit", session="bob")
-    began = time.monotonic()
     done: list[tuple[Any, str, int]] = []
     while len(done) < 3:
-        lease = sessions.lease(db, timeout=30)
+        lease = sessions.lease(db, timeout=250, duration=600)
         assert lease is not None
         done.append((lease.session, lease.value, lease.attempt))
         sessions.ack(db, lease)
-    took = time.monotonic() - began
     assert sorted(done) == [("ann", "deposit", 1), ("ann", "withdraw", 1), ("bob", "deposit", 1)]
     assert [value for session, value, _ in done if session == "ann"] == ["deposit", "withdraw"]
     assert sessions.stats(db).dead == 0
-    assert took < SOON_SECONDS, f"it took {took:.1f} s"
 
 
+@pytest.mark.usefixtures("long_grants")
 @pytest.mark.engines("file", "cluster")
 @pytest.mark.parametrize("layer", ["lease", "dequeue"])
 def test_killed_idle_workers_get_no_item(db: Any, url: str, space: Subspace, processes: Processes, layer: str) -> None:
@@ -477,27 +479,23 @@ def test_killed_idle_workers_get_no_item(db: Any, url: str, space: Subspace, pro
     kill_waiting(processes, db, url, queue, space, layer, 3)
     queue.enqueue_many(db, ["a", "b"])
     staged = StagedQueue(leases)
-    began = time.monotonic()
     done: list[tuple[str, int]] = []
     while len(done) < 4:
-        lease = staged.lease(db, timeout=30)
+        lease = staged.lease(db, timeout=250, duration=600)
         assert lease is not None
         done.append((lease.value, lease.attempt))
         if len(done) == 1:
             queue.enqueue_many(db, ["c", "d"])
         staged.ack(db, lease)
-    took = time.monotonic() - began
     assert done == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
-    assert took < SOON_SECONDS, f"it took {took:.1f} s"
     assert leases.check(db).ok
 
 
-def lease_and_wait(url: str, prefix: bytes, told: Any) -> None:
+def lease_and_wait(url: str, prefix: bytes) -> None:
     """Hold an item, and wait for another one."""
     db = fdbqueue.open(url)
     staged = StagedQueue(Leases(Queue(Subspace(rawPrefix=prefix), codec="str")))
-    assert staged.lease(db, duration=6) is not None
-    told.put(time.time())
+    assert staged.lease(db, duration=600) is not None
     staged.lease(db, duration=3, timeout=None)
 
 
@@ -506,21 +504,19 @@ def test_the_item_of_a_killed_worker_that_waits_for_more_comes_in_time(
     db: Any, url: str, space: Subspace, processes: Processes
 ) -> None:
     queue = Queue(space, codec="str")
-    staged = StagedQueue(Leases(queue))
+    later = 0.0
+    staged = StagedQueue(Leases(queue, clock=lambda: time.time() + later))
     queue.enqueue(db, "a")
-    told = processes.queue()
-    victim = processes.start(lease_and_wait, url, space.key(), told)
-    leased_at = told.get(timeout=30)
+    victim = processes.start(lease_and_wait, url, space.key())
     wait_until(partial(has_requests, staged, db, 1))
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(staged.lease, db, timeout=30, duration=3)
+        waiting = pool.submit(staged.lease, db, timeout=250, duration=600)
         wait_until(lambda: staged.contention_stats().looks >= 5)  # it has looked often, and waits longer each time
         kill_9(victim)
-        lease = waiting.result(30)
-    late = time.time() - leased_at - 6
+        later = 600.0
+        lease = waiting.result()
     assert lease is not None
     assert (lease.value, lease.attempt) == ("a", 2)
-    assert late < 1.5, f"it came {late:.1f} s after the lease had ended"
 
 
 def take_and_die(url: str, prefix: bytes, begun: Any, up: Any) -> None:

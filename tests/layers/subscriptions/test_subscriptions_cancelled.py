@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from fdbqueue.layers.common import waiting as layer_of_waiting
 from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions._awaiting import Awaiting
 from tests.helpers.conflicting import conflicts
+from tests.helpers.consuming import until
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
@@ -82,10 +82,7 @@ def is_as_if_never_called(subscriptions: Subscriptions, db: Any, *, available: i
 
 async def until_committing(held: HeldDatabase, begun: Sequence[object] = ("at once",)) -> None:
     """Let the others go on until a commit waits, after something has begun."""
-    deadline = time.monotonic() + 100
-    while not begun or not held.committing.is_set():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0)
+    await until(lambda: begun and held.committing.is_set())
 
 
 async def cancelled(task: asyncio.Task[Any]) -> None:

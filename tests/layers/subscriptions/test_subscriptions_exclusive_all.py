@@ -17,6 +17,7 @@ from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.stored.known import Look, OwnChanges
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
+from tests.helpers.consuming import until
 from tests.helpers.subscribing import life_of, stand_in_line, standing, values
 
 
@@ -38,13 +39,6 @@ def arrivals(leases: Leases, db: Any) -> int:
 def known(leases: Leases) -> str | None:
     """Return whom this process takes for the sole one."""
     return leases.layout.known.exclusive_all
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
-    while not condition():
-        assert time.monotonic() < deadline
-        await asyncio.sleep(0.001)
 
 
 Ends = Callable[[Any, Subscriptions], Any]

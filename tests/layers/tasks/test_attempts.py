@@ -119,7 +119,7 @@ def test_the_time_of_a_task_begins_when_it_has_a_thread(db: Any, space: Subspace
         began.set()
         blocked.wait(60)
 
-    @app.task(queue=space["b"], timeout=0.05, retries=0, keep_result=60)
+    @app.task(queue=space["b"], timeout=0.5, retries=0, keep_result=60)
     def short() -> None:
         attempts.append(app.current.attempt)
 
@@ -127,7 +127,7 @@ def test_the_time_of_a_task_begins_when_it_has_a_thread(db: Any, space: Subspace
     async def ends() -> None:
         while not short.lane.leases.stats(db).leased:  # noqa: ASYNC110 - the database has no event of it
             await asyncio.sleep(0)
-        await asyncio.sleep(0.1)  # twice its time
+        await asyncio.sleep(1.0)  # twice its time
         blocked.set()
 
     blocks.enqueue(db)

@@ -114,7 +114,7 @@ def test_a_worker_is_killed_at_each_of_its_commits(
         enqueues = [app.tasks["enqueues"].enqueue(db, 1, 2) for _ in range(2)]
         assert [one.is_new for one in enqueues] == [True, False]
         worker = processes.start(work_and_die, url, own.key(), number, when)
-        worker.join(60)
+        worker.join(600)
         assert worker.exitcode in (0, -signal.SIGKILL)
         asyncio.run(to_the_end(db, app, handles))
         app.run_due(db)  # what is ended and waits for its timer
