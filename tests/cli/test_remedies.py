@@ -24,6 +24,7 @@ from fdbqueue.engine.url import THREE
 from fdbqueue.layers import Leases, Sessions
 from fdbqueue.stored.names import name_text
 from tests.cli.conftest import Run
+from tests.helpers.sources import nodes
 
 LIBRARY = Path(fdbqueue.__file__).parent
 
@@ -33,7 +34,7 @@ def texts() -> Iterator[str]:
     for path in (*LIBRARY.rglob("*.py"), *(LIBRARY / "layers").resolve().rglob("*.py")):
         # A trouble names the command and the method.
         if path.name != "trouble.py" and not {LIBRARY / "cli", LIBRARY / "observe"} & set(path.parents):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in nodes(path.read_text()):
                 if isinstance(node, ast.Constant) and isinstance(node.value, str):
                     yield node.value
                 elif isinstance(node, ast.JoinedStr):
@@ -101,7 +102,7 @@ def raised() -> Iterator[tuple[str, str]]:
     for path in (*LIBRARY.rglob("*.py"), *(LIBRARY / "layers").resolve().rglob("*.py")):
         if {"cli", "spark", "notebook.py", "testing.py"} & set(path.parts):
             continue
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes(path.read_text()):
             if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
                 kind, first = ast.unparse(node.exc.func), node.exc.args[0]
                 if "TypeError" in kind or not isinstance(first, ast.Constant | ast.JoinedStr):

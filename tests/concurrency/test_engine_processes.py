@@ -8,7 +8,6 @@ import fcntl
 import multiprocessing
 import os
 import shutil
-import statistics
 import threading
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import fdbqueue
 from fdbqueue import aio
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.embedded.client import commits
+from fdbqueue.engine.embedded.store import notification
 from fdbqueue.engine.embedded.store.commit import request as requests
 from fdbqueue.engine.embedded.store.store import Store
 from fdbqueue.errors import StorageError
@@ -352,25 +352,22 @@ def test_a_watch_notices_commits_of_its_own_process_at_once(tmp_path: Path) -> N
         assert heard == [b"1"]
 
 
-def test_a_watch_in_another_process_fires_within_milliseconds(tmp_path: Path, processes: Processes) -> None:
+def test_a_watch_in_another_process_fires_though_that_one_never_looks_by_itself(
+    tmp_path: Path, processes: Processes
+) -> None:
     with opened(tmp_path, durability="relaxed") as store:
         ready, told = processes.event(), processes.queue()
         processes.start(listen, str(tmp_path), ready, told)
-        assert ready.wait(60)
-        delays = []
+        assert ready.wait(600)
         for number in range(100):
             time.sleep(0.002 * (number % 5))
             put(store, (b"bell", b"%d" % number))
-            rung = time.monotonic()
-            value, heard = told.get(timeout=30)
-            assert value == b"%d" % number
-            delays.append(heard - rung)
-        # What is promised is 5 ms and 50 ms on an idle machine (`bench_engine` measures it); tests run on busy ones.
-        assert statistics.median(delays) < 0.02
+            assert told.get(timeout=600) == b"%d" % number
 
 
 def listen(path: str, ready: Any, told: Any) -> None:
+    notification.LONGEST_SLEEP = notification.DEAF_SLEEP = 3_600.0  # type: ignore[misc]  # of this process
     with opened(Path(path), durability="relaxed") as store:
-        store.watch(b"bell", lambda: told.put((store.current(b"bell"), time.monotonic())))
+        store.watch(b"bell", lambda: told.put(store.current(b"bell")))
         ready.set()
         threading.Event().wait()
