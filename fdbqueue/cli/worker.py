@@ -44,6 +44,8 @@ HEALTHY_SECONDS = 10.0
 """A process that lived for so long is started again after the shortest wait."""
 REFUSALS = (USAGE, ENGINE)
 """How the first process ends if its arguments or its database are wrong."""
+REFUSED_SECONDS = 60.0
+"""By when it has ended so, on a machine however busy."""
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD)
 
 
@@ -134,7 +136,7 @@ class Supervisor:
             if code is None or self._stops:
                 continue
             if child.again_at is None:
-                if child.first and code in REFUSALS and self._watched is None and now - child.began < HEALTHY_SECONDS:
+                if child.first and code in REFUSALS and self._watched is None and now - child.began < REFUSED_SECONDS:
                     # It has told why, and another one would tell the same.
                     self._refused, self._stops, self._told = code, 1, 1
                     self._end()

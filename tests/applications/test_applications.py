@@ -70,7 +70,7 @@ def start(environment: dict[str, str]) -> Iterator[Start]:
 def ran(start: Start, *arguments: str) -> str:
     """Run a command to its end, and return what it printed."""
     process = start(*arguments)
-    printed, _ = process.communicate(timeout=60)
+    printed, _ = process.communicate(timeout=600)
     assert process.returncode == 0, printed
     return printed
 
@@ -120,7 +120,7 @@ def test_fastapi_takes_an_order_handles_it_and_has_the_web_page(start: Start, ur
                 watch[1].wait()
                 sent = db[b"sent/teapot"]
     server.terminate()
-    printed, _ = server.communicate(timeout=60)
+    printed, _ = server.communicate(timeout=600)
     assert "Application shutdown complete" in printed, printed
 
 
@@ -129,7 +129,7 @@ def test_a_fastapi_server_ends_when_its_consumer_fails(start: Start, url: str) -
     with fdbqueue.open(url) as db:
         fdbqueue.Queue("orders").enqueue(db, b"of another codec")
     server = start("uvicorn", f"{MODULES}.fastapi_app:app", "--port", str(free_port()))
-    printed, _ = server.communicate(timeout=30)
+    printed, _ = server.communicate(timeout=600)
     assert "The consumer failed, so this server ends." in printed, printed
     assert "OtherCodec" in printed, printed
 

@@ -172,7 +172,7 @@ def test_a_received_file_keeps_its_mode_and_a_link_its_target_and_a_pipe_is_writ
             assert run("receive", "5", str(file), "--at", address).returncode == 0
         reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
         assert run("receive", "5", str(pipe), "--at", address).returncode == 0
-        assert reader.communicate(timeout=60)[0] == b"piped"
+        assert reader.communicate(timeout=600)[0] == b"piped"
     assert link.is_symlink()
     assert (target.read_bytes(), target.stat().st_mode & 0o777) == (b"linked", 0o640)
     usual = tmp_path / "usual"

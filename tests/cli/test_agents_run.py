@@ -86,7 +86,7 @@ def test_a_signal_lets_the_command_end_and_starts_no_other(tmp_path: Path, numbe
         assert json.loads(process.stdout.readline())["what"] == "started"
         process.send_signal(number)
         (tmp_path / "go").touch()
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
 
         assert process.returncode == 0, errors
         assert [event["what"] for event in lines(out)] == ["confirmed", "ended"]
@@ -101,7 +101,7 @@ def test_a_second_signal_kills_the_command_and_gives_the_item_back(tmp_path: Pat
         first = json.loads(process.stdout.readline())
         process.send_signal(signal.SIGTERM)
         process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
+        out, errors = process.communicate(timeout=600)
 
         assert process.returncode == 0, errors
         assert [event["what"] for event in lines(out)] == ["returned", "ended"]
@@ -129,7 +129,7 @@ def test_data_that_a_killed_server_took_is_still_processed(tmp_path: Path) -> No
     assert process.stdout is not None
     seen = [json.loads(process.stdout.readline()) for _ in range(4)]
     process.send_signal(signal.SIGTERM)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=600)
 
     assert [event["what"] for event in seen].count("confirmed") == 2
     assert sorted(errors.split("\n")) == ["", "sent", "sent later"]

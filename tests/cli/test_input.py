@@ -147,7 +147,7 @@ def test_an_interrupted_endless_input_tells_how_many_items_are_surely_in(
         try:
             wait_until(lambda: queue.stats(db).available)
             process.send_signal(number)
-            _, told = process.communicate(timeout=60)
+            _, told = process.communicate(timeout=600)
         finally:
             endless.kill()
             process.kill()

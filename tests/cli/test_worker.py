@@ -97,7 +97,7 @@ def shop(tmp_path: Path) -> Iterator[Shop]:
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     return process.returncode, out, err
 
 
@@ -233,7 +233,7 @@ def free_ports(number: int) -> int:
 def answered(port: int, path: str = "/") -> str:
     while True:
         with contextlib.suppress(ConnectionRefusedError, urllib.error.URLError):
-            return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30).read().decode()  # type: ignore[no-any-return]
+            return urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=600).read().decode()  # type: ignore[no-any-return]
 
 
 def test_health_and_metrics_of_a_worker(shop: Shop) -> None:

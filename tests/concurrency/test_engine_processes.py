@@ -258,7 +258,7 @@ def test_a_memory_folder_that_another_process_removed_is_recreated(
 def test_the_next_process_removes_the_memory_folder_of_a_killed_one(processes: Processes) -> None:
     told = processes.queue()
     process = processes.start(leave, told)
-    path = told.get(timeout=60)
+    path = told.get(timeout=600)
     assert os.path.isdir(path)
     process.kill()
     process.join()

@@ -83,7 +83,7 @@ def test_every_call_is_exactly_once_when_the_client_library_fails_by_intention(
 ) -> None:
     answers = processes.queue()
     processes.run(use_every_verb, url, space.key(), answers, timeout=120)
-    errors = answers.get(timeout=60)
+    errors = answers.get(timeout=600)
     assert errors.get(1021, 0) > 0, f"the client library put no unknown outcome in: {errors}"
     queue = Queue(space, codec="str")
     stats = queue.stats(db)

@@ -338,7 +338,7 @@ def test_a_scrape_does_not_wait_long_for_another_one(own: Any, monkeypatch: pyte
 
 
 def get(server: MetricsServer) -> Samples:
-    with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://{server.address}/metrics", timeout=600) as answer:
         return samples(answer.read())
 
 
@@ -384,7 +384,7 @@ def test_the_command_serves_until_it_is_stopped(url: str, db: Any, queue: Queue)
             assert process.stderr is not None
             told = process.stderr.readline()
             [address] = re.findall(r"http://(\S+)/metrics", told)
-            with urllib.request.urlopen(f"http://{address}/metrics", timeout=30) as answer:
+            with urllib.request.urlopen(f"http://{address}/metrics", timeout=600) as answer:
                 assert samples(answer.read())["fdbqueue_up", ()] == 1
             process.send_signal(signal.SIGTERM)
             assert process.wait(600) == 0

@@ -47,7 +47,7 @@ def try_all(folders: list[Path], results: Any) -> None:
 def outcomes(folders: list[Path], processes: Processes) -> list[tuple[str, str]]:
     results = processes.queue()
     process = processes.start(try_all, folders, results)
-    told = [results.get(timeout=60) for _ in range(2 * len(folders)) if process.is_alive() or not results.empty()]
+    told = [results.get(timeout=600) for _ in range(2 * len(folders)) if process.is_alive() or not results.empty()]
     process.join(600)
     assert process.exitcode == 0, f"it died at {told[-1:]}"
     return [one for one in told if one[0] != "begins"]

@@ -67,7 +67,7 @@ def test_two_copies_of_a_task_put_each_row_in_once(
     for seed in seeds:
         processes.start(attempt, writer, seed, start, done)
     start.set()
-    first, second = done.get(timeout=60), done.get(timeout=60)
+    first, second = done.get(timeout=600), done.get(timeout=60)
     queue = Queue(queue_name)
     assert sorted(item.value for item in queue.browse(db)) == sorted(VALUES)
     reports: list[PartitionReport] = [first.report, second.report]
@@ -88,7 +88,7 @@ def test_a_copy_continues_when_the_other_is_killed(
     while queue.is_empty(db):
         pass
     kill_9(doomed)
-    writer.commit([done.get(timeout=60)])
+    writer.commit([done.get(timeout=600)])
     assert sorted(item.value for item in queue.browse(db)) == sorted(VALUES)
     queue.clear(db)
 
@@ -101,7 +101,7 @@ def test_two_drivers_that_submit_a_job_at_once_put_each_row_in_once_or_one_is_re
     for values in VALUES, others:
         processes.start(submit, options, values, start, done)
     start.set()
-    ended = [done.get(timeout=60), done.get(timeout=60)]
+    ended = [done.get(timeout=600), done.get(timeout=60)]
     won = [values for values, error in ended if error is None]
     assert won == [VALUES, VALUES] if others == VALUES else len(won) <= 1
     queue = Queue(queue_name)

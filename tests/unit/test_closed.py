@@ -170,4 +170,4 @@ def test_a_thread_that_waits_gets_an_error_when_the_database_is_closed(kind: str
     while not store_of(db).changes.watched:
         time.sleep(0)  # until the thread waits
     db.close()
-    assert "was closed" in str(raised.get(timeout=60))
+    assert "was closed" in str(raised.get(timeout=600))

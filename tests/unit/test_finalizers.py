@@ -58,7 +58,7 @@ pending = tr.watch(b"key")
 tr.commit().wait()
 """
     for _ in range(2):
-        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=600)
         assert (ended.returncode, ended.stderr) == (0, b"")
 
 

@@ -39,8 +39,8 @@ def join(path: str, told: Any, marks: list[bytes]) -> None:
 def joined(processes: Processes, path: Path, *marks: bytes) -> tuple[Any, bytes]:
     told = processes.queue()
     process = processes.start(join, str(path), told, list(marks))
-    other: bytes = told.get(timeout=30)
-    told.get(timeout=30)
+    other: bytes = told.get(timeout=600)
+    told.get(timeout=600)
     return process, other
 
 
@@ -77,7 +77,7 @@ def test_a_forked_child_does_not_keep_its_parent_alive(mine: Members, tmp_path: 
     with Processes() as processes:
         told = processes.queue()
         parent = processes.start(join_and_fork, str(tmp_path), told)
-        parent_id, child = told.get(timeout=30)
+        parent_id, child = told.get(timeout=600)
         try:
             assert not mine.is_dead(parent_id)
             kill_9(parent)

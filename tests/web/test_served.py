@@ -78,7 +78,7 @@ def folder(tmp_path: Path) -> str:
 @pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT)])
 def test_it_says_where_it_is_and_ends_by_a_signal(folder: str, number: int) -> None:
     server = Server("--url", folder)
-    with urllib.request.urlopen(server.address, timeout=20) as page:
+    with urllib.request.urlopen(server.address, timeout=600) as page:
         assert b"orders" in page.read()
     assert server.stop(number) in (0, 128 + number, -number)
 
@@ -88,7 +88,7 @@ def test_it_serves_metrics_beside_the_page(folder: str) -> None:
     [address] = re.findall(r"http://\S+/metrics", server.line)
     assert server.process.stderr is not None
     assert "The page is at" in server.process.stderr.readline()
-    with urllib.request.urlopen(address, timeout=20) as told:
+    with urllib.request.urlopen(address, timeout=600) as told:
         assert b'fdbqueue_died_total{queue="orders"} 1.0' in told.read()
 
 

@@ -40,7 +40,7 @@ def test_a_file_says_that_the_consumer_is_alive_and_is_gone_at_its_end(db: Any, 
 
 def probed(port: int) -> tuple[int, dict[str, Any]]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=600) as answer:
             return answer.status, json.loads(answer.read())
     except urllib.error.HTTPError as error:
         return error.code, json.loads(error.read())

@@ -205,9 +205,9 @@ def test_another_process_wakes_at_the_ack(db: Any, url: str, queue: Queue, proce
     completion = Results(leases).enqueue(db, "x")
     said = processes.queue()
     other = processes.start(waits_elsewhere, url, queue.layout.space, str(completion), said)
-    assert said.get(timeout=60) == "waits"
+    assert said.get(timeout=600) == "waits"
     leases.ack(db, lease_of(leases, db), result=7)
-    assert said.get(timeout=60) == 7
+    assert said.get(timeout=600) == 7
     other.join(60)
 
 

@@ -122,7 +122,7 @@ sys.settrace(lambda frame, event, argument: None)
 
 def test_a_thread_that_was_stopped_can_be_traced_afterwards() -> None:
     # Where an exception was sent and taken back, Python up to 3.12 does not come to an end here.
-    subprocess.run([sys.executable, "-c", STOPPED_AND_TRACED], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", STOPPED_AND_TRACED], check=True, timeout=600)
 
 
 def test_a_call_is_stopped_when_its_time_is_over_and_again_when_it_goes_on_for_as_long() -> None:
@@ -173,7 +173,7 @@ raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 @pytest.mark.slow
 def test_a_forked_child_stops_what_runs_too_long_too() -> None:
-    subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", STOPPED_IN_A_CHILD], check=True, timeout=600)
 
 
 def test_calls_may_begin_while_the_others_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

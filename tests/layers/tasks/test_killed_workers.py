@@ -60,7 +60,7 @@ def test_a_worker_is_killed_and_another_one_finishes(
     if point == "never":
         handles[0].result(timeout=60)
     else:
-        assert reached.get(timeout=60)[0] == point
+        assert reached.get(timeout=600)[0] == point
     kill_9(worker)
     asyncio.run(to_the_end(db, app, handles))
 
@@ -79,7 +79,7 @@ def test_a_worker_is_stopped_for_a_while_and_others_finish_meanwhile(
     app, reached = make(space), own_children.queue()
     handles = enqueued(db, app)
     worker = own_children.start(work, url, space.key(), reached, point, "stops")
-    here, pid = reached.get(timeout=60)
+    here, pid = reached.get(timeout=600)
     assert here == point
     os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
     asyncio.run(to_the_end(db, app, handles))
@@ -146,7 +146,7 @@ def test_workers_are_killed_again_and_again(db: Any, url: str, space: Subspace, 
     ready = processes.queue()
     workers = [processes.start(work_on, url, space.key(), ready) for _ in range(3)]
     for _ in workers:
-        ready.get(timeout=60)
+        ready.get(timeout=600)
     once, least, follows, enqueues, in_order = (
         app.tasks[name] for name in ("exactly_once", "at_least_once", "follows", "enqueues", "in_order")
     )
@@ -160,7 +160,7 @@ def test_workers_are_killed_again_and_again(db: Any, url: str, space: Subspace, 
         victim = chance.randrange(len(workers))
         kill_9(workers[victim])
         workers[victim] = processes.start(work_on, url, space.key(), ready)
-        ready.get(timeout=60)
+        ready.get(timeout=600)
     for worker in workers:
         kill_9(worker)
     app = make(space, clock=later)
