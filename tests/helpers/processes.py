@@ -81,8 +81,7 @@ def _work(environment: dict[str, str], function: Callable[..., object], args: tu
 
 def kill_9(process: BaseProcess) -> None:
     """End `process` where it stands: no handler, no `finally`, no flush."""
-    if process.pid is not None:
-        os.kill(process.pid, signal.SIGKILL)
+    process.kill()
     process.join()
 
 
