@@ -55,9 +55,9 @@ class Consumer(Named, Generic[V]):
         duration: the duration of a lease in seconds, extended in time. It is also how long an item waits if this
             process dies.
         prefetch: how many items, or sessions, are leased ahead of the running handlers. By default that is
-            `concurrency`. If the source is not a subscription or sessions, it is more for quick handlers: up to 256
-            items, but no more than they begin in a tenth of a second; on a distant cluster what they begin in the time
-            of four acks, up to 2,560 a second. Those that wait for a second are given back.
+            `concurrency`. If the source is `Leases` or `Sessions`, it is more for quick handlers: up to 256 items, or
+            sessions, but no more than they begin in a tenth of a second; on a distant cluster what they begin in the
+            time of four acks, up to 2,560 a second. Those that wait for a second are given back.
         grace: how many seconds running handlers have to end after `stop`.
         handler_timeout: the number of seconds after which a handler's attempt fails; None: never. A coroutine is then
             cancelled. A thread runs on until its function returns, and its lease is given back.
@@ -173,7 +173,9 @@ class Consumer(Named, Generic[V]):
         self.probe = None if health is None else Probe(health)
         ahead = concurrency if prefetch is None else prefetch
         capacity = concurrency + ahead
-        adapts = prefetch is None and isinstance(source, Leases)
+        adapts = prefetch is None and (
+            isinstance(source, Leases) or (isinstance(given, Sessions) and not given.has_messages)
+        )
         self._terms = ConsumerTerms(
             concurrency,
             capacity,

@@ -38,7 +38,7 @@ from ..sessions import Sessions
 from ..staged import StagedQueue
 from ..staged.requests import any_untaken
 from ..subscriptions import Subscription
-from .holds import BATCH_ITEMS, GATHER_SECONDS, Hold, Holds, RunTerms, all_acked, is_out
+from .holds import BATCH_ITEMS, Hold, Holds, RunTerms, all_acked, is_out
 
 DEFAULT_BACKOFF = exponential(jitter=0.1)
 """The waits of failed items if their leases have no back-off. Without a wait, a failing handler would run in a busy
@@ -335,8 +335,7 @@ class ItemHandling(Handling):
     def write_acks(self) -> None:
         holds, done = self.holds, self.holds.done
         while done:
-            if holds.pace.is_quick and holds.ready and not any(hold.is_awaited() for hold in list(done)):
-                time.sleep(GATHER_SECONDS)  # more items are done soon, and share the transaction
+            holds.gather()
             batch = [done.popleft() for _ in range(min(len(done), BATCH_ITEMS))]
             began = time.monotonic()
             lost = run(all_acked(self.db, holds.leases, batch))

@@ -69,6 +69,8 @@ class TurnHold(Hold):
     outdated: bool = False
     """Whether an ack has found an item that goes in front of those read ahead, or that one of these may have changed.
     A look that was under way then may not know of it."""
+    is_alone: bool = False
+    """Whether the session had no item behind the one in progress when it was leased: its turn needs no look."""
     seen: float = -math.inf
     """When a read of the session's record began that found it running, by `time.monotonic`."""
     stops: bool = False
@@ -82,6 +84,11 @@ class TurnHold(Hold):
     """Whether the consumer has ended the lease, with all that was done."""
     room: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when items were acked."""
+    awaited: bool = False
+    """Whether others may wait for the end of one of its items."""
+
+    def is_awaited(self) -> bool:
+        return self.awaited
 
     def handled(self) -> Iterable[Position]:
         return [one.position for one in self.progress.done]
@@ -196,7 +203,7 @@ class SessionHandling(Handling):
             _log.exception("The session %r of %r is blocked.", lease.session, self._sessions, extra=extra)
             await run_async(self._turns.working.block(self.db, hold.lease, str(error)))
             return None
-        hold.used = hold.lease.value.pointer.used
+        hold.used, hold.is_alone = hold.lease.value.pointer.used, hold.lease.value.is_alone
         hold.state = self._turns.encoded(NewState(lease.state))
         return lease
 
@@ -234,6 +241,7 @@ class SessionHandling(Handling):
         item = known or TurnItem(lease.position, pack(lease.position))
         hold.progress = hold.progress._replace(current=item)
         hold.ends_at, hold.settling = math.inf, False
+        hold.awaited = hold.awaited or lease.wants_result or lease.group != ""
         returned, result = await self.attempt(hold, lease)
         if not returned:
             self._ended(hold)
@@ -273,6 +281,11 @@ class SessionHandling(Handling):
                 return False
         if not by_handler and (self._stopping.done() or hold.missing or hold.fenced):
             self.leave(hold, "place")
+            return False
+        over = hold.used >= hold.quota
+        if not by_handler and (hold.is_alone or (over and self.holds.ready)):
+            # The ack looks whether an item has come meanwhile; or this consumer has others that wait.
+            self.leave(hold, "tail" if over else "place")
             return False
         if hold.outdated or not await self._are_good(hold):
             hold.outdated = False
@@ -408,11 +421,12 @@ class SessionHandling(Handling):
     def write_acks(self) -> None:
         waiting = self.holds.done
         while waiting:
+            self.holds.gather()
             holds: dict[TurnHold, int] = {}
             while waiting and sum(holds.values()) < BATCH_ITEMS:
                 hold = waiting.popleft()
                 if isinstance(hold, TurnHold) and not hold.over:
-                    holds[hold] = len(hold.progress.done) + 1
+                    holds[hold] = max(1, len(hold.progress.done))
             # Only now: what the event loop adds to a hold from here on, it has put into `done` again.
             settlements, began = [hold.to_settle() for hold in holds], time.monotonic()
             settled = run(self._sessions.queue.transact(self.db, partial(self._turns.settle, settlements=settlements)))

@@ -308,7 +308,7 @@ class Pace:
             self._floor = self._least
         # A lease is under way, what it brings waits, is handled, waits for an ack, and is acked: four calls' time.
         ahead = int(min(rate, FASTEST) * max(AHEAD_SECONDS, min(4 * self._call_seconds, WAIT_SECONDS)))
-        self.capacity = max(self._floor, min(self._concurrency + ahead, 2 * self.capacity))
+        self.capacity = max(self._floor, min(self._concurrency + ahead, 4 * self.capacity))
         self._begin_anew(now)
 
     def _begin_anew(self, now: float) -> None:
@@ -357,6 +357,11 @@ class Holds:
         """Let the thread ack what is done of a hold."""
         self.done.append(hold)
         self.acking.wake()
+
+    def gather(self) -> None:
+        """Wait in the thread that acks: if handlers are quick, more items are done soon, and share the transaction."""
+        if self.pace.is_quick and self.ready and not any(hold.is_awaited() for hold in list(self.done)):
+            time.sleep(GATHER_SECONDS)
 
     def taken_from_ready(self) -> list[Hold]:
         """Return all whose handlers have not begun: none of them begins any more."""

@@ -159,11 +159,12 @@ class Line:
         session = self.session(pointer.name, pointer.generation)
         recorded: Any = tr.snapshot.get(session.record_key)
         stated: Any = tr.snapshot.get(session.state_key)
-        row = await self.slots.lend(tr, session, pointer, recorded, now_us)
+        first = await self.slots.lend(tr, session, pointer, recorded, now_us)
+        row = first[0] if first else None
         state = stated.wait() if getattr(stated, "comes_at_once", False) else await value_of(stated)
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
-        return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None)
+        return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None, len(first) < 2)
 
     def begin(self, tr: Transaction, found: Sequence[KeyValue], now_us: int) -> dict[bytes, Steps[tuple[bytes, Any]]]:
         """Begin to lend several pointers of different sessions, so that their reads share a round trip.

@@ -177,8 +177,11 @@ class Slots:
 
     async def lend(
         self, tr: Transaction, session: Session, pointer: SessionPointer, recorded: Any, now_us: int
-    ) -> KeyValue | None:
-        """Return the item that a slot is lent with, and note it; None if there is none for it.
+    ) -> list[KeyValue]:
+        """Return the item that a slot is lent with, and note it; none if there is none for it.
+
+        Returns:
+            of a serial session the item behind it, too, if there is one.
 
         Args:
             recorded: the read of the session's record, by snapshot, which is under way.
@@ -190,20 +193,20 @@ class Slots:
             try:
                 entries = await self.entries(tr.snapshot, session)
             except FormatError:
-                return None  # the worker puts the pointer aside
+                return []  # the worker puts the pointer aside
         # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
         at_once = getattr(recorded, "comes_at_once", False)
         record = session.record_if_readable(recorded.wait() if at_once else await value_of(recorded))
         # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
         if record is None or record.is_stopped or record.slots > record.limit:
-            return None  # the worker takes the pointer out of the line
+            return []  # the worker takes the pointer out of the line
         if not pointer.slot:
-            return head.rows[0] if head.rows and not record.limit else None
+            return [] if record.limit else head.rows
         own = entries.pop(pointer.slot, None)
         if own is None:
-            return None
+            return []
         if record.gates and (own.stage == RESTING or await self.gates.is_over(tr, record.gates)):
-            return None  # the worker takes the slots of its gates, or gives them back
+            return []  # the worker takes the slots of its gates, or gives them back
         row = None
         if own.current:  # it waited for its back-off
             key = session.layout.available.key(own.current)
@@ -216,7 +219,7 @@ class Slots:
             self.take(tr, session, pointer.slot, own.place, row)
         elif own.current:
             self.note(tr, session, pointer.slot, own.place)
-        return row
+        return [] if row is None else [row]
 
     def take(self, tr: Transaction, session: Session, slot: bytes, place: bytes, row: KeyValue) -> None:
         """Note the item that a slot holds.

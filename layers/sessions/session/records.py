@@ -121,6 +121,8 @@ class Held:
     """The row of the item in progress; None: not read yet, or there is none."""
     state: bytes | None = None
     """The session's stored state, if `row` was read; None: it has none."""
+    is_alone: bool = False
+    """Whether the session had no item behind it when it was leased."""
 
 
 _encode = msgspec.msgpack.Encoder().encode

@@ -257,7 +257,7 @@ class Session:
         return key
 
     async def first(self, tr: Transaction, *, now_us: int, held: frozenset[bytes] = frozenset()) -> SessionHead:
-        """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first one.
+        """Fire due timers, remove items in front whose life is over or whose group was cancelled. Read the first two.
 
         One call removes a limited number. It then returns no row, and a head that is due at once. Timers that are due
         and can't be fired make the head due a second later, so that no worker looks again and again.
@@ -267,7 +267,7 @@ class Session:
 
         *Conflicts:* with a transaction that moves one of the items whose timers fire.
         """
-        head = await (self._look_beside(tr, held) if held else self.look(tr, limit=1))
+        head = await (self._look_beside(tr, held) if held else self.look(tr, limit=2))
         if (
             head.rows
             and not head.timers

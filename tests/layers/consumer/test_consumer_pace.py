@@ -36,18 +36,18 @@ def paced(pace: Pace, clock: At, *, begun: int, seconds: float) -> int:
 
 def test_quick_handlers_have_as_much_leased_ahead_as_they_begin_in_a_tenth_of_a_second() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
-    assert [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(3)] == [64, 116, 116]
+    assert [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(3)] == [116, 116, 116]
     assert pace.is_quick
 
 
 def test_no_more_is_leased_ahead_than_one_transaction_takes() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
-    assert [paced(pace, clock, begun=9_999, seconds=AHEAD_SECONDS) for _ in range(5)] == [64, 128, 256, 272, 272]
+    assert [paced(pace, clock, begun=9_999, seconds=AHEAD_SECONDS) for _ in range(5)] == [128, 272, 272, 272, 272]
 
 
 def test_slow_handlers_have_the_least_leased_ahead() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
-    assert paced(pace, clock, begun=500, seconds=AHEAD_SECONDS) == 64
+    assert paced(pace, clock, begun=500, seconds=AHEAD_SECONDS) == 128
     assert paced(pace, clock, begun=5, seconds=10) == 32
     assert not pace.is_quick
     assert pace.least_room == 8
@@ -65,7 +65,7 @@ def test_nothing_is_leased_ahead_of_slow_handlers_until_they_are_quick_again() -
 def test_a_rate_is_not_judged_by_a_few_handlers() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
     assert paced(pace, clock, begun=31, seconds=AHEAD_SECONDS / 1_000) == 32
-    assert paced(pace, clock, begun=1, seconds=0.0) == 64, "a clock that stands still does no harm"
+    assert paced(pace, clock, begun=1, seconds=0.0) == 128, "a clock that stands still does no harm"
 
 
 def test_a_wait_for_the_database_says_nothing_of_the_handlers() -> None:
@@ -79,17 +79,17 @@ def test_a_wait_for_the_database_says_nothing_of_the_handlers() -> None:
         clock.seconds += 0.2  # until the next lease has brought items
         pace.adapt()
         capacities.append(pace.capacity)
-    assert capacities == [8, 16, 32, 64, 103, 103]
+    assert capacities == [16, 64, 103, 103, 103, 103]
 
 
 def test_more_is_leased_ahead_where_transactions_take_longer() -> None:
     pace = Pace(16, 32, adapts=True, clock=(clock := At()))
     pace.acked_in(0.05)
-    assert [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(4)] == [64, 128, 216, 216]
+    assert [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(4)] == [128, 216, 216, 216]
     for _ in range(20):
         pace.acked_in(3.0)
     found = [paced(pace, clock, begun=100, seconds=AHEAD_SECONDS) for _ in range(4)]
-    assert found == [432, 864, 1_016, 1_016], "no more than what can begin in a second"
+    assert found == [864, 1_016, 1_016, 1_016], "no more than what can begin in a second"
 
 
 def test_a_given_prefetch_stays_as_it_is() -> None:

@@ -397,6 +397,46 @@ def test_an_item_of_a_session_alone_costs_a_consumer_few_reads(db: Any, space: S
     assert looks > 20, "at the end of a quantum the consumer waits for no commit"
 
 
+def test_sessions_of_one_item_share_transactions_and_need_no_look(db: Any, space: Subspace) -> None:
+    sessions: Sessions[int] = Sessions(Queue(space, codec="json"))
+    sessions.enqueue_many(db, range(400), session=str)
+    looks = count_looks(sessions)
+    counting = Counted(db)
+    assert Consumer(sessions, lambda lease: None, concurrency=4).drain(counting).acked == 400
+    assert not looks
+    assert counting.transactions < 400
+    assert_sound(sessions, db)
+
+
+def test_an_item_that_comes_while_the_only_one_of_its_session_is_done_is_done_next(db: Any, space: Subspace) -> None:
+    sessions: Sessions[int] = Sessions(Queue(space, codec="json"))
+    sessions.enqueue(db, 0, session="Ann")
+    looks, done = count_looks(sessions), []
+
+    def handle(lease: SessionLease[int]) -> None:
+        done.append(lease.value)
+        if lease.value < 30:  # over more than one quantum
+            sessions.enqueue(db, lease.value + 1, session="Ann")
+
+    Consumer(sessions, handle, concurrency=2).drain(db)
+    assert done == list(range(31))
+    assert not looks
+    assert_sound(sessions, db)
+
+
+def count_looks(sessions: Sessions[Any]) -> list[object]:
+    """Return a list that gets an element for each look ahead of a consumer."""
+    looks: list[object] = []
+    look = sessions.turns.look
+
+    def counted(tr: Any, pointer: Any, **terms: Any) -> Any:
+        looks.append(pointer)
+        return look(tr, pointer, **terms)
+
+    sessions.turns.look = counted  # type: ignore[method-assign]
+    return looks
+
+
 def test_a_paused_session_ends_its_turn(db: Any, space: Subspace) -> None:
     sessions = Sessions(Queue(space, codec="str"), quantum=2)
     load(sessions, db, 20, 1)
