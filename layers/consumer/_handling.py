@@ -160,6 +160,10 @@ class Handling(ABC):
         """Return whether a handler may begin now. No item was read for it if a second has not passed."""
         return self.permit.is_good() or await run_async(self.permit.ask())
 
+    async def ask_for_all(self) -> None:
+        """Ask what handlers need to know, once for all workers: each would wait for it, as if its handler was slow."""
+        await self.may_begin()
+
     async def attempt(self, hold: Hold, lease: Lease) -> tuple[bool, Any]:
         """Call the handler. Return whether it returned, and its result. If it raised, the item was given back."""
         timeout = self.terms.handler_timeout

@@ -23,6 +23,7 @@ from fdbqueue.lowlevel import UNCHANGED, KeyValue, pack, run, run_async
 from fdbqueue.moves.ends import encode_result
 from fdbqueue.stored.codecs import why_buried
 from fdbqueue.stored.known import LOOK_SECONDS
+from fdbqueue.stored.looks import check_decodes
 
 from ..common.handlers import ACKED, Acked, fields, item_fields, on_acked, tell_acked
 from ..leases import Done, Lease
@@ -160,6 +161,10 @@ class SessionHandling(Handling):
 
     def hold(self, lease: Lease) -> Hold:
         return TurnHold(lease)
+
+    async def ask_for_all(self) -> None:
+        await super().ask_for_all()
+        await run_async(check_decodes(self.db, self._sessions.queue.home))
 
     async def bury(self, error: CodecError | FormatError) -> bool:
         return False  # all takers put a damaged pointer aside; one of a newer version stays, whatever `on_bad` says

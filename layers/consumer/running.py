@@ -231,6 +231,7 @@ class Run:
             holds.held.update(dict.fromkeys(new))
             if taken:
                 self._unsure_since = math.inf
+                await self.handling.ask_for_all()
             holds.ready.extend(new)
             await self._give_back_if_stuck()
             self._wake_one()

@@ -13,8 +13,8 @@ from typing import Any
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.layers import Consumer, Lease, Leases, Sessions, StagedQueue
-from tests.benchmarks.distant import Distant
 from tests.benchmarks.harness import SIZE, SWEEP_ROUNDS, heading, say
+from tests.helpers.distant import Distant
 
 TRIPS_MS = (0, 1, 5, 20)
 SECONDS = {"quick": 0.1, "full": 4.0}.get(SIZE, 1.0)

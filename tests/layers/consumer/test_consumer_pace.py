@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from fdbqueue import Queue
+from fdbqueue.engine import Subspace
 from fdbqueue.layers.consumer import Consumer, holds, running
 from fdbqueue.layers.consumer.holds import AHEAD_SECONDS, Pace
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.sessions import Sessions
+from fdbqueue.stored import looks
+from tests.helpers.distant import Distant
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.staging import wait_until
 
@@ -95,6 +99,30 @@ def test_more_is_leased_ahead_where_transactions_take_longer() -> None:
 def test_a_given_prefetch_stays_as_it_is() -> None:
     pace = Pace(16, 20, adapts=False, clock=(clock := At()))
     assert paced(pace, clock, begun=1_000, seconds=AHEAD_SECONDS) == 20
+
+
+@pytest.mark.engines("memory")
+@pytest.mark.parametrize("kind", ["leases", "sessions"])
+def test_what_handlers_need_to_know_is_asked_once_for_all_of_them(
+    db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("fdbqueue.stored.known.LOOK_SECONDS", 600.0)
+    source: Any = Leases(Queue(space)) if kind == "leases" else Sessions(Queue(space))
+    for number in range(32):
+        source.enqueue(db, b"x", **({"session": str(number)} if kind == "sessions" else {}))
+    source = type(source)(Queue(space))  # of a process that knows nothing yet
+    looked: list[object] = []
+    look = looks.look
+
+    def noting(tr: Any, layout: Any) -> Any:
+        looked.append(layout)
+        return look(tr, layout)
+
+    monkeypatch.setattr(looks, "look", noting)
+
+    Consumer(source, lambda lease: None, concurrency=16).drain(Distant(db, 0.02))
+
+    assert len(looked) < 8
 
 
 @pytest.fixture
