@@ -55,7 +55,7 @@ class _VerbsInOrder:
         self.verbs = 0
 
 
-_under_way: dict[tuple[int, int], _VerbsInOrder] = {}
+under_way: dict[tuple[int, int], _VerbsInOrder] = {}
 """By the ids of the transaction, which its verbs keep alive, and of the event loop."""
 
 
@@ -70,9 +70,9 @@ async def run_in_order(tr: object, steps: Steps[T]) -> T:
     import asyncio  # whoever awaits has it
 
     key = id(tr), id(asyncio.get_running_loop())
-    line = _under_way.get(key)
+    line = under_way.get(key)
     if line is None:
-        line = _under_way[key] = _VerbsInOrder(asyncio.Lock())
+        line = under_way[key] = _VerbsInOrder(asyncio.Lock())
     line.verbs += 1
     try:
         async with line.lock:
@@ -80,7 +80,7 @@ async def run_in_order(tr: object, steps: Steps[T]) -> T:
     finally:
         line.verbs -= 1
         if not line.verbs:
-            del _under_way[key]
+            del under_way[key]
 
 
 S = TypeVar("S")
@@ -93,7 +93,7 @@ class _AwaitableForm:
     # No property: notebooks would show the property in place of the verb.
 
     def __get__(self, verb: BoundVerb[P, T], owner: object = None) -> Callable[P, Coroutine[Any, Any, T]]:
-        steps = verb._body
+        steps = verb.body
 
         async def aio(*args: P.args, **kwargs: P.kwargs) -> T:
             try:
@@ -119,18 +119,18 @@ class BoundVerb(Generic[P, T]):
 
     # Every call makes one of these, so it computes the texts for `help` and `?` only on demand.
 
-    __slots__ = ("_body",)
-    _body: Callable[P, Steps[T]]
+    __slots__ = ("body",)
+    body: Callable[P, Steps[T]]
 
     def steps(self, /, *args: P.args, **kwargs: P.kwargs) -> Steps[T]:
         """Return the steps of a call, for use inside another verb: ``await queue.dequeue.steps(tr)``."""
-        return for_all_bodies(self._body(*args, **kwargs))
+        return for_all_bodies(self.body(*args, **kwargs))
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
-            begun = self._body(*args, **kwargs)
+            begun = self.body(*args, **kwargs)
         except TypeError:
-            if (explained := _explained(self._body, kwargs)) is None:
+            if (explained := _explained(self.body, kwargs)) is None:
                 raise
             raise explained from None
         return run(begun)
@@ -140,28 +140,28 @@ class BoundVerb(Generic[P, T]):
         return self
 
     def __repr__(self) -> str:
-        method = cast(MethodType, self._body)
+        method = cast(MethodType, self.body)
         return f"<verb {method.__qualname__} of {method.__self__!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        method = cast(MethodType, self._body)
+        method = cast(MethodType, self.body)
         return getattr, (method.__self__, method.__name__)
 
     aio: Final = _AwaitableForm()
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]
-        return self._body.__doc__
+        return self.body.__doc__
 
     @property
     def __signature__(self) -> inspect.Signature:
-        return _signature(self._body)
+        return _signature(self.body)
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             # __name__, __qualname__ and __self__ are the method's.
-            return getattr(self._body, name)
+            return getattr(self.body, name)
 
 
 # Notebooks would show the signature of this method below that of the verb. They show none if `inspect` finds none.
@@ -194,7 +194,7 @@ class Verb(Generic[S, P, T]):
         if instance is None:
             return self
         bound = _new(BoundVerb)
-        bound._body = MethodType(self._steps, instance)
+        bound.body = MethodType(self._steps, instance)
         return bound
 
 
@@ -216,9 +216,9 @@ def steps_of(verb: Any, *args: Any, **terms: Any) -> Steps[Any]:
         TypeError: the verb has no such argument. The message names the verb that has it, as if the caller had called.
     """
     try:
-        return cast(Steps[Any], getattr(verb, "_body", verb.steps)(*args, **terms))
+        return cast(Steps[Any], getattr(verb, "body", verb.steps)(*args, **terms))
     except TypeError:
-        if (explained := _explained(getattr(verb, "_body", verb.steps), terms)) is None:
+        if (explained := _explained(getattr(verb, "body", verb.steps), terms)) is None:
             raise
         raise explained from None
 

@@ -187,7 +187,7 @@ class _ObservedAio:
 
         @functools.wraps(plain)
         async def aio(*args: object, **kwargs: Any) -> object:
-            told = verb.operation.begin(verb._body.__self__, args, kwargs)
+            told = verb.operation.begin(verb.body.__self__, args, kwargs)
             if told is None:
                 return await plain(*args, **kwargs)
             with told:
@@ -218,11 +218,11 @@ class _ObservedCall(BoundVerb[Any, Any]):
             operation.sends and get_current()
         ):
             try:
-                begun = self._body(*args, **kwargs)
+                begun = self.body(*args, **kwargs)
             except TypeError:
                 return _plain_call(self, *args, **kwargs)  # it raises the error again, and may explain it
             return run(begun)
-        told = operation.begin(self._body.__self__, args, kwargs)  # type: ignore[attr-defined]
+        told = operation.begin(self.body.__self__, args, kwargs)  # type: ignore[attr-defined]
         if told is None:
             return _plain_call(self, *args, **kwargs)
         with told:
@@ -247,7 +247,7 @@ class ObservedVerb(PlainVerb):
         if instance is None:
             return self
         bound = _new(_ObservedCall)
-        bound._body = MethodType(self._steps, instance)
+        bound.body = MethodType(self._steps, instance)
         bound.operation = self._operation
         return bound
 

@@ -112,14 +112,14 @@ class FdbQueueClaimReader(DataSourceReader):
         """
         with existing(self._options.url) as db:
             check_reads(db, self._options.layout(), self._options.codec)
-            return [SplitPartition(*split) for split in splits(_stream(self._options), db)]
+            return [SplitPartition(*split) for split in splits(stream_of(self._options), db)]
 
     def read(self, partition: SplitPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
         """Yield the items of a split."""
         yield from read_split(self._options, self._schema, partition)
 
 
-def _stream(options: Options, refusals: type[Refusals] = Refusals) -> Stream[bytes]:
+def stream_of(options: Options, refusals: type[Refusals] = Refusals) -> Stream[bytes]:
     return Stream(Queue(options.layout().space), options.stream, refusals=refusals)
 
 
@@ -130,7 +130,7 @@ def read_split(options: Options, schema: StructType, partition: SplitPartition) 
         StreamError: it lacks items, since the batch was acked or released, or the queue cleared.
     """
     table = ItemTable(options, schema)
-    stream = _stream(options, ClaimRefusals if partition.epoch == EPOCH else Refusals)
+    stream = stream_of(options, ClaimRefusals if partition.epoch == EPOCH else Refusals)
     place = stream.queue.layout.claimed(stream.name, partition.batch)
     with existing(options.url) as db:
         for rows in stream.read(db, partition.epoch, partition.batch, partition.split):

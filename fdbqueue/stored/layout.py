@@ -313,9 +313,9 @@ class Layout:
     @classmethod
     def at(cls, prefix: bytes) -> Self:
         """Return the layout of the keys behind a prefix that is known to be good. It makes all others on demand."""
-        layout = object.__new__(cls)
-        layout._begin(prefix)
-        return layout
+        own = object.__new__(cls)
+        own._begin(prefix)
+        return own
 
     def _begin(self, prefix: bytes) -> None:
         self.prefix = prefix

@@ -162,7 +162,7 @@ class Stream(Generic[V]):
         while True:
             try:
                 batch, was_sealed = await self.queue.transact(
-                    db, lambda tr: self._claim(tr, terms, adaptive.limit), on_retry=adaptive.note
+                    db, lambda tr: self.claim_in(tr, terms, adaptive.limit), on_retry=adaptive.note
                 )
             except TakeOver:
                 await self._take_over(db, terms)
@@ -316,7 +316,7 @@ class Stream(Generic[V]):
         if watch is not None:
             await until_changed([watch], PAUSED_SECONDS)
 
-    async def _claim(self, tr: Transaction, terms: Terms, limit: int) -> tuple[BatchRecord, bool]:
+    async def claim_in(self, tr: Transaction, terms: Terms, limit: int) -> tuple[BatchRecord, bool]:
         """Claim some items; return the batch, and whether it was sealed before."""
         # Plain reads: of two readers that claim at the same time, one fails and sees what the other did.
         reading = started(self._keys.stream(tr))

@@ -21,6 +21,7 @@ from fdbqueue.layers.subscriptions import Subscription, Subscriptions
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from tests.benchmarks.harness import ROUNDS, Contestant, Sample, compare, heading, in_turn, say
 from tests.benchmarks.idling import WAITING, idle, watch_and_read
+from tests.helpers.subscribing import around_takes
 
 SPACE = Subspace(("fdbqueue bench", "subscriptions"))
 ITEMS = int(os.environ.get("FDBQUEUE_BENCH_ITEMS", "100_000"))
@@ -144,13 +145,12 @@ def waiting(db: Any, engine: str) -> None:
 
 def count_looks(one: Subscription, number: int, looks: list[int]) -> None:
     """Count how often a subscription looks for items."""
-    take = one._take
 
-    def counting(tr: Any, *terms: Any) -> Any:
+    def counting(take: Any, *terms: Any) -> Any:
         looks[number] += 1
-        return take(tr, *terms)
+        return take(*terms)
 
-    one._take = counting  # type: ignore[assignment, method-assign]
+    around_takes(one, counting)
 
 
 def new(db: Any) -> Leases:

@@ -69,9 +69,13 @@ class PersistQueue(_OnSQLite):
         super().__init__(str(Path(where, "data.db")), "queue_default")
         self.queue = persistqueue.SQLiteQueue(where, auto_commit=True, multithreading=True, timeout=PATIENCE_SECONDS)
 
+    @property
+    def connections(self) -> tuple[Any, ...]:
+        """Those of this thread."""
+        return self.queue._getter, self.queue._putter
+
     def relax(self) -> None:
-        connections: tuple[Any, ...] = (self.queue._getter, self.queue._putter)
-        for connection in connections:
+        for connection in self.connections:
             connection.execute("PRAGMA synchronous=NORMAL")
 
     def row(self, value: bytes) -> tuple[Any, ...]:

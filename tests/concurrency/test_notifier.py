@@ -165,7 +165,7 @@ def test_closing_does_not_wait_for_the_next_notification(tmp_path: Path) -> None
 def test_a_closed_notifier_writes_into_no_other_file(tmp_path: Path) -> None:
     (tmp_path / "other").write_bytes(b"mine")
     rung = Notifier(str(tmp_path))
-    used = rung._fd
+    used = rung.fd
     rung.close()
     fd = os.open(tmp_path / "other", os.O_RDWR)
     assert fd == used, "the number is used again"

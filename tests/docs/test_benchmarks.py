@@ -144,7 +144,7 @@ def test_a_queue_on_sqlite_waits_for_the_disk(name: str, tmp_path: Path) -> None
 
     contender = getattr(contenders_sqlite, name)(str(tmp_path))
     connections: dict[str, Any] = {
-        "PersistQueue": lambda: (contender.queue._putter, contender.queue._getter),
+        "PersistQueue": lambda: contender.connections,
         "LiteQueue": lambda: (contender.local.queue.conn,),
         "Huey": lambda: (contender.storage.conn,),
     }

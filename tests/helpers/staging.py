@@ -33,6 +33,11 @@ PATIENCE_SECONDS = 600
 """How long tests wait for what must happen, on a machine however busy."""
 
 
+def state_of(staged: StagedQueue) -> Any:
+    """Return what the calls of this process share."""
+    return staged._state()
+
+
 def hurry(patch: pytest.MonkeyPatch) -> None:
     """Let requests and grants expire soon."""
     for name, seconds in _HURRY.items():

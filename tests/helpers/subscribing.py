@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from fdbqueue import Position
@@ -22,6 +24,11 @@ def values(taken: list[Lease]) -> list[str]:
 def fill(leases: Leases, db: Any, *colors: str) -> list[Position]:
     """Enqueue an item of each color, called by its color and its number."""
     return [leases.enqueue(db, f"{color}{n}", headers={"color": color}) for n, color in enumerate(colors)]
+
+
+def around_takes(one: Subscription, called: Callable[..., Any]) -> None:
+    """Let a function be called at each look for items: with the look, and with what the look is given."""
+    one._take = partial(called, one._take)  # type: ignore[method-assign]
 
 
 def stand_in_line(subscriptions: Subscriptions, db: Any, client: bytes, name: str, *, calls: int = 1) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import fdbqueue
 from fdbqueue import FDBError, Transaction
 from fdbqueue.engine import Subspace
+from fdbqueue.engine.steps import run
 from fdbqueue.layers import Tasks, Unique, Worker, immediately
 from tests.helpers.clock import Clock
 from tests.helpers.processes import stop_here
@@ -29,6 +30,11 @@ LATER_SECONDS = 100.0
 def dead_errors(app: Tasks, db: Any) -> list[str]:
     """Return the errors of dead calls."""
     return [letter.error for letter in app.lane.leases.dead.browse(db)]
+
+
+def fire_in(tr: Any, app: Tasks) -> None:
+    """Fire the first schedule of an app in a transaction that somebody commits later, or never."""
+    run(app.schedules._fire(tr, app.plans[0]))
 
 
 def run_out(app: Tasks, db: Any, clock: Clock) -> None:

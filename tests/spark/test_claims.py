@@ -12,7 +12,7 @@ from fdbqueue import OtherCodec, Queue, QueuePaused, StorageError, StreamError, 
 from fdbqueue.layers.streams import Stream
 from fdbqueue.spark import claim, release, streams
 from fdbqueue.spark.options import CLAIM, parse
-from fdbqueue.spark.readers import FdbQueueClaimReader, _stream
+from fdbqueue.spark.readers import FdbQueueClaimReader, stream_of
 from fdbqueue.spark.schemas import stream_schema
 from fdbqueue.spark.stream_source import splits
 from tests.helpers.faults import FaultyDatabase
@@ -155,7 +155,7 @@ def test_a_claim_that_was_stopped_half_way_is_not_read(db: Any, url: str, queue:
         pass
 
     options = parse(CLAIM, {"url": url, "queue": queue_name, "claim": "x"})
-    stream = _stream(options)
+    stream = stream_of(options)
     faulty = FaultyDatabase.failing_at(db, {1}, ("before", Killed()))
     with pytest.raises(Killed):
         stream.claim(faulty, stream_terms(epoch="claim", run="", items=300))

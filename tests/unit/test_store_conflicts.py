@@ -285,7 +285,7 @@ def test_a_process_that_commits_seldom_forgets_what_others_have_committed(
             subprocess.run([sys.executable, "-c", OFTEN, str(tmp_path)], check=True, timeout=120, cwd=repository)
             clock.ahead += 10
             put(store, (b"own", b"%d" % number))
-            sizes.append(recent._size + sum(len(run) for _, _, run in recent.fresh))
+            sizes.append(recent.size + sum(len(run) for _, _, run in recent.fresh))
     assert max(sizes[4:]) <= max(sizes[:4])
 
 

@@ -101,7 +101,7 @@ def test_the_log_omits_transactions_that_did_not_commit(db: Any, log: OperationL
     assert list(log.records(db)) == []
 
 
-def test_a_large_record_is_read_as_one(db: Any, log: OperationLog, queue: Queue) -> None:
+def test_a_large_record_is_read_as_one(db: Any, space: Subspace, log: OperationLog, queue: Queue) -> None:
     tr = log.of(db.create_transaction())
     queue.enqueue_many(tr, [f"{n}" for n in range(3_000)])
     tr.commit().wait()
@@ -109,7 +109,7 @@ def test_a_large_record_is_read_as_one(db: Any, log: OperationLog, queue: Queue)
     [record] = log.records(db)
 
     assert len(list(record.moves(queue.layout))) == 3_000
-    assert len(db.get_range_startswith(log._space.key())) > 1
+    assert len(db.get_range_startswith(space["log"].key())) > 1
     assert differences(db, log, queue) == []
 
 

@@ -11,7 +11,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase
-from tests.helpers.staging import coordinating, register, value
+from tests.helpers.staging import coordinating, register, state_of, value
 
 
 def met(db: Any, queue: Queue, leases: Leases, clock: Clock) -> StagedQueue:
@@ -83,7 +83,7 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     def plan() -> Fault | None:
         if not failing:
             return None
-        staged._state().version_of(faulty).note(seen)  # as an ack does in another thread
+        state_of(staged).version_of(faulty).note(seen)  # as an ack does in another thread
         return failing.pop()
 
     staged, faulty = StagedQueue(leases), FaultyDatabase(db, plan)
@@ -93,7 +93,7 @@ def test_an_attempt_after_an_unknown_outcome_asks_for_its_own_version(
     assert lease is not None
     assert lease.value == "a"
     staged.ack(faulty, lease)
-    [coordinator] = staged._state().coordinators.of(faulty).values()
+    [coordinator] = state_of(staged).coordinators.of(faulty).values()
     coordinator.own_requests.swept = True
     coordinating(monkeypatch, AFTERMATH_SECONDS=float("inf"))  # it registers
     failing.append(("before", 1021))

@@ -21,7 +21,7 @@ from tests.helpers.calls import python_calls
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase
 from tests.helpers.held import HeldDatabase
-from tests.helpers.staging import join_finishers, left_behind, register, value, wait_until
+from tests.helpers.staging import join_finishers, left_behind, register, state_of, value, wait_until
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ def test_many_threads_that_come_and_go_lose_and_double_nothing(db: Any, queue: Q
 
 @pytest.mark.engines("memory")
 def test_of_two_calls_that_find_no_other_at_the_same_moment_one_leads(db: Any, queue: Queue) -> None:
-    batcher = StagedQueue(queue)._state().acks
+    batcher = state_of(StagedQueue(queue)).acks
     calls, first, second = batcher.calls, LoneCall(batcher, db), LoneCall(batcher, db)
 
     class Meanwhile(contextlib.nullcontext[None]):

@@ -27,7 +27,7 @@ from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 from tests.helpers.faults import FaultyDatabase, FaultyTransaction
 from tests.helpers.reading import Reading
-from tests.helpers.staging import acting_at, coordinating, left_behind, register, value, wait_until
+from tests.helpers.staging import acting_at, coordinating, left_behind, register, state_of, value, wait_until
 
 CLAIM = 1
 """The number of the commit with which one who registers at once takes its items."""
@@ -374,7 +374,7 @@ def test_a_call_after_the_registration_joins_the_next_request(db: Any, queue: Qu
 
     def come() -> None:
         late.append(pool.submit(staged.dequeue, acting))
-        line = staged._state().coordinator(acting, 0).calls
+        line = state_of(staged).coordinator(acting, 0).calls
         wait_until(lambda: len(line.waiting()) == 2)
 
     with ThreadPoolExecutor(1) as pool:

@@ -222,7 +222,7 @@ def test_of_a_claim_and_a_cancel_at_the_same_time_one_runs_again(
     group = Groups(leases).open(db, "g")
     group.enqueue(db, "a")
     tr = db.create_transaction()
-    run(stream._claim(tr, terms(), 10))
+    run(stream.claim_in(tr, terms(), 10))
     cancelling = db.create_transaction()
     group.cancel(cancelling)
     assert not conflicts(cancelling)

@@ -28,7 +28,15 @@ from tests.helpers.held import HeldDatabase
 from tests.helpers.interrupting import interrupted_at_each_line
 from tests.helpers.processes import Processes, kill_9
 from tests.helpers.standin import StandIn
-from tests.helpers.subscribing import of_color, requests_of, stand_in_line, started, until_waiting, waiting
+from tests.helpers.subscribing import (
+    around_takes,
+    of_color,
+    requests_of,
+    stand_in_line,
+    started,
+    until_waiting,
+    waiting,
+)
 
 MANY = 50
 LONG: dict[str, Any] = {"duration": 600.0, "timeout": 100.0}
@@ -339,19 +347,17 @@ def test_a_leader_whose_time_is_over_leaves_the_request_to_the_others(
     asyncio.run(session())
 
 
-def test_a_call_does_not_miss_an_item_because_the_leader_stands_still(
-    db: Any, subscriptions: Subscriptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_does_not_miss_an_item_because_the_leader_stands_still(db: Any, subscriptions: Subscriptions) -> None:
     everything, late = subscriptions.subscribe(db, "all"), Promise()
-    take, stands = everything._take, threading.Event()
+    stands = threading.Event()
 
-    async def slow(tr: Any, *terms: Any) -> Any:
+    async def slow(take: Any, *terms: Any) -> Any:
         if not stands.is_set():
             stands.set()
             await value_of(late)
-        return await take(tr, *terms)
+        return await take(*terms)
 
-    monkeypatch.setattr(everything, "_take", slow)
+    around_takes(everything, slow)
 
     async def session() -> None:
         leader = asyncio.create_task(everything.lease.aio(db, timeout=100))

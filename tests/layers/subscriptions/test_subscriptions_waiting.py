@@ -26,7 +26,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.consuming import until
 from tests.helpers.faults import FaultyDatabase
-from tests.helpers.subscribing import of_color, stand_in_line, started, until_waiting, waiting
+from tests.helpers.subscribing import around_takes, of_color, stand_in_line, started, until_waiting, waiting
 
 
 @pytest.fixture
@@ -90,15 +90,15 @@ def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
     async def session() -> None:
         red = of_color(subscriptions, db, "red")
         subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
-        take, taking, cancelled = red._take, asyncio.Event(), Promise()
+        taking, cancelled = asyncio.Event(), Promise()
 
-        async def slow(tr: Any, *terms: Any) -> Any:
-            taken = await take(tr, *terms)
+        async def slow(take: Any, *terms: Any) -> Any:
+            taken = await take(*terms)
             taking.set()
             await value_of(cancelled)
             return taken
 
-        red._take = slow  # type: ignore[assignment, method-assign]
+        around_takes(red, slow)
         task = asyncio.create_task(red.lease.aio(db, timeout=100))
         await taking.wait()
         task.cancel()
@@ -120,13 +120,12 @@ def test_one_enqueue_wakes_the_first_waiter_and_one_that_wants_it(db: Any, subsc
         twice = [one for one in served for _ in range(2)]
         looks: Counter[str] = Counter()
         for one in twice:
-            take = one._take
 
-            def counting(tr: Any, *terms: Any, take: Any = take, name: str = one.name) -> Any:
+            def counting(take: Any, *terms: Any, name: str = one.name) -> Any:
                 looks[name] += 1
-                return take(tr, *terms)
+                return take(*terms)
 
-            one._take = counting  # type: ignore[assignment, method-assign]
+            around_takes(one, counting)
         tasks = [asyncio.create_task(one.lease.aio(db, timeout=None)) for one in twice]
         await until_waiting(subscriptions, db, len(tasks))
         quiet = 0
@@ -151,14 +150,13 @@ def test_a_renewed_registration_does_not_make_later_waiters_look(db: Any, subscr
         everything, leases = subscriptions.subscribe(db, "all"), subscriptions.leases
         line = Waiters(leases.layout)
         looks = 0
-        take = everything._take
 
-        def counting(tr: Any, *terms: Any) -> Any:
+        def counting(take: Any, *terms: Any) -> Any:
             nonlocal looks
             looks += 1
-            return take(tr, *terms)
+            return take(*terms)
 
-        everything._take = counting  # type: ignore[assignment, method-assign]
+        around_takes(everything, counting)
         stand_in_line(subscriptions, db, b"in front", "all")
         [task] = await started(subscriptions, db, everything)
         quiet = 0

@@ -11,8 +11,8 @@ import fdbqueue
 from fdbqueue import FDBError
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks, Worker
-from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
+from tests.helpers.tasks import fire_in
 
 MINUTE = 60.0
 
@@ -78,7 +78,7 @@ def test_of_two_workers_at_the_same_tick_one_enqueues_it(db: Any, space: Subspac
     clock.now += MINUTE
     first, second = db.create_transaction(), db.create_transaction()
     for tr, program in ((first, one), (second, two)):
-        run(program.app.schedules._fire(tr, program.app.plans[0]))
+        fire_in(tr, program.app)
     first.commit().wait()
     with pytest.raises(FDBError) as conflict:
         second.commit().wait()
@@ -93,7 +93,7 @@ def test_a_process_that_was_stopped_in_between_enqueues_nothing_twice(db: Any, s
     one.start(db)
     clock.now += MINUTE
     stopped = db.create_transaction()  # it has read and written, and now it is stopped
-    run(two.app.schedules._fire(stopped, two.app.plans[0]))
+    fire_in(stopped, two.app)
     for _ in range(3):
         one.tick(db)
         clock.now += MINUTE

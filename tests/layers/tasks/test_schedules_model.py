@@ -15,8 +15,8 @@ from fdbqueue import FDBError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Tasks
 from fdbqueue.layers.schedules.schedules import Cron, Every, Times, first_after
-from fdbqueue.lowlevel import run
 from tests.helpers.clock import Clock
+from tests.helpers.tasks import fire_in
 
 RULES: list[dict[str, Any]] = [
     {"every": 60},
@@ -77,7 +77,7 @@ class World:
             self.apps[given].schedules.fire(self.db, self.apps[given].plans)
         elif what == "begin":
             tr = self.db.create_transaction()
-            run(self.apps[given].schedules._fire(tr, self.apps[given].plans[0]))
+            fire_in(tr, self.apps[given])
             self.stopped[given] = tr
         elif what == "end":
             if (tr := self.stopped.pop(given, None)) is not None:

@@ -26,7 +26,7 @@ def together(db: Any, *calls: Any) -> list[Any]:
         return await body(Rounds(db))  # no read comes at once, as on a cluster
 
     found = asyncio.run(main())
-    assert not verb._under_way, "a transaction was not forgotten"
+    assert not verb.under_way, "a transaction was not forgotten"
     return found
 
 
@@ -97,7 +97,7 @@ def test_a_verb_that_is_cancelled_or_fails_lets_the_next_one_run(db: Any, space:
     assert isinstance(second, asyncio.CancelledError)
     assert isinstance(wrong, TypeError)
     assert queue.check(db).ok
-    assert not verb._under_way
+    assert not verb.under_way
 
 
 @pytest.mark.parametrize("number", [1, 3])

@@ -409,13 +409,13 @@ class RecentCommits:
     Only the thread that holds the committer's lead uses it.
     """
 
-    __slots__ = ("_block", "_blocks", "_dbs", "_size", "fresh", "last_time_us", "last_version", "tail")
+    __slots__ = ("_block", "_blocks", "_dbs", "fresh", "last_time_us", "last_version", "size", "tail")
 
     def __init__(self, dbs: Databases) -> None:
         self._dbs = dbs
         self._block = Block()
         self._blocks: deque[Block] = deque([self._block])
-        self._size = 0
+        self.size = 0
         self.fresh: list[tuple[int, int, bytes]] = []
         """The versions, times and runs of the newest commits, in no block yet. Most are forgotten unasked."""
         self.last_version = -1
@@ -437,15 +437,15 @@ class RecentCommits:
 
     def _next_block(self) -> Block:
         self._block.full = True
-        self._size += self._block.size
-        while self._size > CACHE_BYTES and len(self._blocks) > 1:
+        self.size += self._block.size
+        while self.size > CACHE_BYTES and len(self._blocks) > 1:
             self._drop()
         self._block = Block()
         self._blocks.append(self._block)
         return self._block
 
     def _drop(self) -> None:
-        self._size -= self._blocks.popleft().size
+        self.size -= self._blocks.popleft().size
 
     def catch_up(self, txn: Txn) -> list[bytes]:
         """Read and add the commits of other processes; return them in runs."""

@@ -76,20 +76,20 @@ class Notifier:
         asleep: The mapped file. Its first byte is zero if no listener sleeps.
     """
 
-    __slots__ = ("_fd", "_lock", "_path", "asleep")
+    __slots__ = ("_lock", "_path", "asleep", "fd")
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._fd, self.asleep = open_page(path, _NAME, 1)
+        self.fd, self.asleep = open_page(path, _NAME, 1)
         self._lock = threading.Lock()
 
     def ring(self) -> None:
         """Wake all sleeping listeners, in all processes."""
         with self._lock:  # else `close` could free the file's number, and another file could get it
-            if self._fd < 0:
+            if self.fd < 0:
                 return
             try:
-                os.pwrite(self._fd, b"\0", 0)
+                os.pwrite(self.fd, b"\0", 0)
             except OSError as error:
                 log.warning(
                     "%s: the notification failed (%s), so waiting processes notice the change later.",
@@ -104,22 +104,22 @@ class Notifier:
     def close(self) -> None:
         """Close the file. No thread may read `asleep` afterwards."""
         with self._lock:
-            os.close(self._fd)
-            self._fd = -1
+            os.close(self.fd)
+            self.fd = -1
         self.asleep.close()
 
 
 class Listener:
     """Receives the notifications of a folder, for one thread."""
 
-    __slots__ = ("_asleep", "_fd", "_poll")
+    __slots__ = ("_asleep", "_poll", "fd")
 
     def __init__(self, path: str, asleep: Any) -> None:
         self._asleep = asleep
-        self._fd = _listen(path)
+        self.fd = _listen(path)
         self._poll = select.poll()
-        if self._fd >= 0:
-            self._poll.register(self._fd, select.POLLIN)
+        if self.fd >= 0:
+            self._poll.register(self.fd, select.POLLIN)
 
     def lie_down(self) -> None:
         """Announce the next `sleep`, so that the next commit ends it.
@@ -130,16 +130,16 @@ class Listener:
 
     def sleep(self) -> None:
         """Sleep until a notification, at most `LONGEST_SLEEP`; return at once if one came since the last sleep."""
-        if self._fd < 0:
+        if self.fd < 0:
             time.sleep(DEAF_SLEEP)
         elif self._poll.poll(LONGEST_SLEEP * 1000):
-            os.read(self._fd, 1 << 16)
+            os.read(self.fd, 1 << 16)
 
     def close(self) -> None:
         """Stop listening."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
 
 def _listen(path: str) -> int:

@@ -73,10 +73,10 @@ class Store:
         self.options = options
         self.clock = clock
         self.users = 0
-        self._closer = 0
+        self.closer = 0
         self.versions_set = False
         self._forked = False
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._identity: tuple[int, int] | None = None
         self._begin_work()
         _all.add(self)
@@ -151,7 +151,7 @@ class Store:
                 if found is None or not found.files.in_place():
                     # No store is open there, or only one whose files were removed since.
                     found = _stores[real] = cls(real, parsed, clock or StoreClock())
-                if found.users or not found._closer:
+                if found.users or not found.closer:
                     if parsed.durable and not found.options.durable:
                         raise StorageError(
                             f"{path}: is open in this process with durability=relaxed. Close that first."
@@ -161,9 +161,9 @@ class Store:
                     found.users += 1
                     return found
             # Another thread is closing it. A process can't open a file twice with LMDB, so wait.
-            if found._closer == threading.get_ident():
+            if found.closer == threading.get_ident():
                 raise StorageError(f"{path}: is being closed, by what called this.")
-            found._closed.wait()
+            found.closed.wait()
 
     def close(self) -> None:
         """Release the folder. The last user of it commits the pending requests and closes the files.
@@ -177,7 +177,7 @@ class Store:
             self.users -= 1
             if self.users:
                 return
-            self._closer = threading.get_ident()
+            self.closer = threading.get_ident()
         try:
             self.committer.sweep()
             for worker in (self.background_committer, self.changes, self._snapshot_reaper):
@@ -190,7 +190,7 @@ class Store:
                 if _stores.get(self.path) is self:
                     del _stores[self.path]
                 _all.discard(self)
-            self._closed.set()
+            self.closed.set()
 
     def _shut(self) -> None:
         with self._gate:
