@@ -21,7 +21,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases, PriorityQueue, Subscriptions, immediately
 from tests.helpers.blobs import data_of, write
 from tests.helpers.clock import Clock
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.faults import Dying, When
 from tests.helpers.processes import Processes
 from tests.helpers.staging import wait_until
 
@@ -240,20 +240,7 @@ def test_when_the_watchdog_is_killed_its_guard_kills_the_command_and_the_next_wa
     assert events[0].why.endswith(f":{killed.pid} expired.")
 
 
-class Dying(FaultyDatabase):
-    """Kills its process at a commit: before it, or as soon as another one comes."""
-
-    def __init__(self, db: Any, number: int, when: str) -> None:
-        super().__init__(db, self._die)
-        self._number, self._when = number, when
-
-    def _die(self) -> Fault | None:
-        if self.commits > self._number + (self._when == "after"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-
-def work_and_die(url: str, prefix: bytes, folder: str, number: int, when: str) -> None:
+def work_and_die(url: str, prefix: bytes, folder: str, number: int, when: When) -> None:
     leases = Leases(Queue(Subspace(rawPrefix=prefix)))
     watchdog(leases, [], 'cat >>"$1/done"', folder).drain(Dying(fdbqueue.open(url), number, when))
 

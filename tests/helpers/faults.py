@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -10,8 +12,9 @@ from fdbqueue.engine import FDBError
 from tests.helpers.standin import StandIn
 
 When = Literal["before", "after"]
-Fault = tuple[When, int | Exception]
-"""When a commit fails, relative to its effect, and the error code, or an error that is none of the database's own."""
+Fault = tuple[When, int | Exception | None]
+"""When a commit fails, relative to its effect, and the error code, or an error that is none of the database's own.
+None kills the process."""
 Plan = Callable[[], Fault | None]
 """Called at each commit; its fault happens there, None lets it pass."""
 
@@ -87,7 +90,22 @@ class FaultyTransaction:
                 self._tr.commit().wait()
             except FDBError as own:  # a commit fails by its future, never at once
                 return Failed(own.code)
+        if error is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+            raise AssertionError
         return Failed(error)
+
+
+class Dying(FaultyDatabase):
+    """Kills its process at the commit of a number, counted from 0."""
+
+    def __init__(self, db: Any, number: int, when: When) -> None:
+        super().__init__(db, lambda: (when, None) if self.commits > number else None)
+
+    def add(self, key: bytes, param: bytes) -> None:
+        tr = self.create_transaction()
+        tr.add(key, param)
+        tr.commit().wait()
 
 
 class Failed:

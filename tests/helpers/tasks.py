@@ -1,10 +1,9 @@
-"""An app of tasks that processes of tests share, and points at which a process is killed, or stops to be."""
+"""An app of tasks that processes of tests share, and points at which a process stops to be."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,11 +15,12 @@ from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers import Tasks, Unique, Worker, immediately
 from tests.helpers.clock import Clock
+from tests.helpers.faults import Dying, When
 from tests.helpers.processes import stop_here
 from tests.helpers.standin import StandIn
 
-POINTS = ("begun", "in the transaction", "after the transaction", "in the last call", "never")
-"""Where a worker may die. "in the last call": after its writes, before the ack."""
+POINTS = ("begun", "in the transaction", "after the transaction", "in the last call")
+"""Where a worker may stop. "in the last call": after its writes, before the ack."""
 TICKS = 1_000
 """The number of the calls that a schedule enqueues."""
 LATER_SECONDS = 100.0
@@ -99,7 +99,7 @@ def make(
 
         return await app.transaction.aio(body)
 
-    @app.task(session="customer")
+    @app.task(session="customer", keep_result=600)
     def in_order(customer: str, number: int) -> None:
         def body(tr: Transaction) -> None:
             last = tr[space.pack(("last", customer))]
@@ -111,21 +111,11 @@ def make(
     return app
 
 
-def work(url: str, key: bytes, reached: Any, point: str, then: str = "waits") -> None:
-    """Run a worker whose leases end soon after its death.
-
-    Args:
-        url: of the database.
-        key: of the subspace.
-        reached: a queue to which it tells that it is at the point. Then it goes no further.
-        point: one of `POINTS`.
-        then: "waits" to be killed, or "stops" until SIGCONT.
-    """
+def work(url: str, key: bytes, reached: Any, point: str) -> None:
+    """Run a worker with short leases. At one of `POINTS` it says so, and stops until SIGCONT."""
 
     def at(here: str) -> None:
         reached.put((here, os.getpid()))
-        if then == "waits":
-            threading.Event().wait()
         reached.close()
         reached.join_thread()  # it is in the pipe by then
         with gated.gate:
@@ -161,38 +151,6 @@ class Gated(StandIn):
             return future
 
 
-class Deadly(StandIn):
-    """A database whose process is killed at one of its commits.
-
-    Args:
-        db: the database.
-        number: at which commit, counted from 0.
-        when: "before" it takes effect, or "after".
-    """
-
-    def __init__(self, db: Any, number: int, when: str) -> None:
-        self._db = self.wrapped = db
-        self._left = number
-        self._when = when
-
-    def create_transaction(self) -> CommitsBy:
-        return CommitsBy(self._db.create_transaction(), self.commit)
-
-    def add(self, key: bytes, param: bytes) -> None:
-        tr = self.create_transaction()
-        tr.add(key, param)
-        tr.commit().wait()
-
-    def commit(self, tr: Any) -> Any:
-        self._left -= 1
-        if self._left != -1:
-            return tr.commit()
-        if self._when == "after":
-            tr.commit().wait()
-        os.kill(os.getpid(), signal.SIGKILL)
-        raise AssertionError
-
-
 class CommitsBy:
     """A transaction that a function commits."""
 
@@ -207,18 +165,9 @@ class CommitsBy:
         return self._commit(self._tr)
 
 
-def work_on(url: str, key: bytes, ready: Any) -> None:
-    """Run a worker with a schedule, until it is killed. Tell `ready` when it begins."""
-    with fdbqueue.open(url) as db:
-        ready.put(os.getpid())
-        app = make(Subspace(rawPrefix=key))
-        app.periodic(every=0.5, catch_up="all")(app.tasks["follows"].call(TICKS))
-        Worker(app, duration=1.0, concurrency=4).run(db)
-
-
-def work_and_die(url: str, key: bytes, number: int, when: str) -> None:
+def work_and_die(url: str, key: bytes, number: int, when: When) -> None:
     """Work until nothing is left, or until the commit at which the process is killed."""
     with fdbqueue.open(url) as db:
         app = make(Subspace(rawPrefix=key))
         app.periodic(every=LATER_SECONDS / 4, catch_up="all")(app.tasks["follows"].call(TICKS))
-        Worker(app, concurrency=1, signals=False).drain(Deadly(db, number, when))
+        Worker(app, concurrency=1, signals=False).drain(Dying(db, number, when))

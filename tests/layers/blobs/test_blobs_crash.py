@@ -17,29 +17,13 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Blobs, Leases
 from tests.helpers.blobs import data_of, kept_keys
 from tests.helpers.clock import Clock
-from tests.helpers.faults import Fault, FaultyDatabase
+from tests.helpers.faults import Dying, When
 from tests.helpers.processes import Processes
 
 SIZE = 4_000_000
 
 
-class Dying(FaultyDatabase):
-    """Kills its process at a commit: before it, or right after it was sent."""
-
-    def __init__(self, db: Any, number: int, when: str) -> None:
-        super().__init__(db, self._die)
-        self._number = number
-        self._when = when
-
-    def _die(self) -> Fault | None:
-        if self.commits <= self._number:
-            return None
-        if self._when == "before" or self.commits > self._number + 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return None
-
-
-def write_and_die(url: str, prefix: bytes, number: int, when: str) -> None:
+def write_and_die(url: str, prefix: bytes, number: int, when: When) -> None:
     db = Dying(fdbqueue.open(url), number, when)
     with Blobs(Leases(Queue(Subspace(rawPrefix=prefix)))).write(db) as out:
         out.write(data_of(SIZE))

@@ -3,153 +3,113 @@
 from __future__ import annotations
 
 import random
+import signal
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue import LeaseLost, Queue
+from fdbqueue import LeaseLost
 from fdbqueue.engine import FDBError, Subspace
-from fdbqueue.layers import (
-    Leases,
-    Messages,
-    MessageType,
-    PriorityQueue,
-    RelaxedQueue,
-    Sessions,
-    SmartQueue,
-    SmartSessions,
-    StagedQueue,
-    Subscriptions,
-)
+from fdbqueue.layers import Sessions
+from tests.helpers.faults import Dying
+from tests.helpers.kinds import KINDS, Kind, kind_of
 from tests.helpers.nightly import at_night
-from tests.helpers.processes import Processes, kill_9
+from tests.helpers.processes import Processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
 ITEMS = 120
 WORKERS = 3
-TERMS: dict[str, Any] = {"duration": 0.5}
+KILLS = 7
+DURATION_S = 0.5
+SESSIONS = 7
 
 
-@dataclass
-class Kind:
-    """How items of one kind of queue come, are taken, and end."""
-
-    enqueue: Callable[[Any, Any], object]
-    take: Callable[[Any, int], Sequence[Any]]
-    leases: Any
-    """What acks leases and gives them back."""
+def some_kind(name: str, db: Any, space: Subspace) -> Kind:
+    return replace(kind_of(name, db, space), sessions=SESSIONS)
 
 
-def leased(source: Any, enqueue: Any = None) -> Kind:
-    leases = getattr(source, "leases", source)
-    return Kind(enqueue or source.enqueue, lambda db, limit: leases.lease_many(db, limit=limit, **TERMS), leases)
+def take(kind: Kind, db: Any, choice: random.Random) -> Sequence[Any]:
+    """Lease some items, perhaps as a call that waits for them."""
+    waits: dict[str, Any] = {"timeout": choice.choice((0, 0.2))}
+    if isinstance(kind.leases, Sessions):
+        lease = kind.taker.lease(db, duration=DURATION_S, **waits)
+        return [lease] if lease is not None else []
+    terms = waits if kind.taker is not kind.leases else {}
+    return kind.taker.lease_many(db, limit=choice.randint(1, 9), duration=DURATION_S, **terms)  # type: ignore[no-any-return]
 
 
-def staged(queue: Queue[Any]) -> Kind:
-    source = StagedQueue(queue)
-    return Kind(source.enqueue, lambda db, limit: source.lease_many(db, limit=limit, **TERMS), source.leases)
-
-
-def in_sessions(queue: Queue[Any], layer: Callable[[Sessions[Any]], Any] = lambda sessions: sessions) -> Kind:
-    sessions: Sessions[Any] = Sessions(queue)
-    source = layer(sessions)
-
-    def take(db: Any, limit: int) -> list[Any]:
-        lease = sessions.lease(db, **TERMS)
-        return [] if lease is None else [lease]
-
-    return Kind(lambda db, value: source.enqueue(db, value, session=str(value["n"] % 7)), take, sessions)
-
-
-def subscribed(queue: Queue[Any]) -> Kind:
-    subscriptions = Subscriptions(queue)
-
-    def enqueue(db: Any, value: Any) -> None:
-        parity = value["n"] % 2
-        subscriptions.subscribe(db, f"{parity}", selector=f"parity = {parity}").grant(db, items=8)
-        (subscriptions if value["n"] % 3 else queue).enqueue(db, value, headers={"parity": parity})
-
-    def take(db: Any, limit: int) -> Sequence[Any]:
-        subscription = subscriptions.open(f"{limit % 2}")
-        return subscription.lease_many(db, limit=limit, timeout=0.2, **TERMS)
-
-    return Kind(enqueue, take, subscriptions.leases)
-
-
-KINDS: dict[str, Callable[[Queue[Any]], Kind]] = {
-    "leases": lambda queue: leased(Leases(queue)),
-    "levels": lambda queue: leased(PriorityQueue(queue, levels=2), PriorityQueue(queue, levels=2).enqueue),
-    "relaxed": lambda queue: leased(RelaxedQueue(queue), queue.enqueue),
-    "sessions": in_sessions,
-    "smart": lambda queue: leased(SmartQueue(queue)),
-    "smart sessions": lambda queue: in_sessions(queue, SmartSessions),
-    "staged": staged,
-    "subscriptions": subscribed,
-}
-
-
-def kind_of(name: str, space: Subspace) -> Kind:
-    codec: Any = Messages(MessageType("call")) if name.startswith("smart") else "json"
-    return KINDS[name](Queue(space["queue"], codec=codec))
-
-
-def work(url: str, key: bytes, name: str, seed: int) -> None:
-    """Take items and count each in the transaction that acks it, until all are counted."""
-    db, space = fdbqueue.open(url), Subspace((), key)
-    kind, choice = kind_of(name, space), random.Random(seed)
-    while len(db.get_range_startswith(space["done"].key())) < ITEMS:
+def work(url: str, key: bytes, name: str, seed: int, dies_at: int | None) -> None:
+    """Take items and count each in the transaction that acks it, until all are counted. Some fail, some are slow."""
+    choice, space, sound = random.Random(seed), Subspace((), key), fdbqueue.open(url)
+    db: Any = sound if dies_at is None else Dying(sound, dies_at, choice.choice(("before", "after")))
+    kind = some_kind(name, db, space)
+    leases: list[Any] = []
+    while leases or len(sound.get_range_startswith(space["done"].key())) < ITEMS:
         try:
-            for lease in kind.take(db, choice.randint(1, 9)):
-                if choice.random() < 0.05:
+            leases = leases or list(take(kind, db, choice))
+            while leases:
+                lease, dice = leases.pop(0), choice.random()
+                if dice < 0.05:
                     kind.leases.nack(db, lease)
                     continue
+                if dice < 0.07:
+                    time.sleep(1.5 * DURATION_S)  # the lease is lost meanwhile
+                number = lease.value["n"]
                 tr = db.create_transaction()
-                tr.add(space["done"].pack((lease.value["n"],)), (1).to_bytes(8, "little"))
-                kind.leases.ack(tr, lease)
+                tr.add(space["done"].pack((number,)), (1).to_bytes(8, "little"))
+                if not isinstance(kind.leases, Sessions):
+                    kind.leases.ack(tr, lease)
+                elif dice < 0.5:
+                    kind.leases.ack(tr, lease, state=[*(lease.state or []), number])
+                else:
+                    state = [*(lease.state or []), number]
+                    following = kind.leases.ack_and_next(tr, lease, state=state, duration=DURATION_S)
+                    leases = [] if following is None else [following]
                 tr.commit().wait()
         except (LeaseLost, FDBError):
-            continue  # it comes back, or was done already
+            leases = []  # it comes back, or was done already
 
 
 BY_DAY = ("leases", "staged", "sessions", "subscriptions")
+OTHERS = sorted(KINDS.keys() - {*BY_DAY, "subscriptions of one process"})
 
 
-@pytest.mark.parametrize("name", [*BY_DAY, *at_night(*sorted(KINDS.keys() - set(BY_DAY)))])
+@pytest.mark.parametrize("name", [*BY_DAY, *at_night(*OTHERS)])
 def test_nothing_is_lost_and_nothing_done_twice_when_consumers_are_killed(
     db: Any, url: str, space: Subspace, processes: Processes, name: str
 ) -> None:
     seed = random.randrange(1_000_000)
     print(f"seed {seed}")
-    choice, kind = random.Random(seed), kind_of(name, space)
-    kind.enqueue(db, {"type": "call", "n": 0})
-    workers = [processes.start(work, url, space.key(), name, seed + n) for n in range(WORKERS)]
+    choice, kind = random.Random(seed), some_kind(name, db, space)
+    start = partial(processes.start, work, url, space.key(), name)
+    workers = [start(seed + n, choice.randint(3, 20)) for n in range(WORKERS)]
     deadline = time.monotonic() + 600
-    kills, enqueued = 0, 1
-    while (done := len(db.get_range_startswith(space["done"].key()))) < ITEMS:
+    kills = enqueued = 0
+    while any(worker.exitcode != 0 for worker in workers):
+        done = len(db.get_range_startswith(space["done"].key()))
         assert time.monotonic() < deadline, f"only {done} done; seed {seed}"
         if enqueued < ITEMS:
-            kind.enqueue(db, {"type": "call", "n": enqueued})
+            kind.put(db, enqueued)
             enqueued += 1
-        if done > (kills + 1) * ITEMS // 6 and kills < 4:
-            victim = choice.randrange(WORKERS)
-            kill_9(workers[victim])
-            workers[victim] = processes.start(work, url, space.key(), name, seed + 10 + kills)
-            kills += 1
+        for place, worker in enumerate(workers):
+            if worker.exitcode not in (None, 0):
+                assert worker.exitcode == -signal.SIGKILL
+                kills += 1
+                workers[place] = start(seed + WORKERS + kills, choice.randint(3, 20) if kills < KILLS else None)
         time.sleep(0.01)  # looking at other processes has to be done by polling
-    assert kills >= 3
+    assert kills >= WORKERS
     rows = db.get_range_startswith(space["done"].key())
     # A commit whose outcome was unknown may have taken effect though the worker did not count on it; never twice.
     assert {space["done"].unpack(row.key)[0]: int.from_bytes(row.value, "little") for row in rows} == dict.fromkeys(
         range(ITEMS), 1
     )
-    for worker in workers:
-        worker.join(600)
-        assert worker.exitcode == 0
-    assert kind.leases.check(db).problems == ()
-    stats = Queue(space["queue"]).stats(db)
-    assert (stats.available, stats.leased, stats.delayed) == (0, 0, 0)
+    assert kind.is_sound_and_empty(db)
+    if isinstance(kind.leases, Sessions):
+        in_order = [kind.leases.state(db, f"s{n}") for n in range(SESSIONS)]
+        assert in_order == [list(range(n, ITEMS, SESSIONS)) for n in range(SESSIONS)]
