@@ -1078,20 +1078,24 @@ MUTANTS = (
         "a cancelled lease keeps what it took",
         "layers/leases/taking.py",
         (("and tried and (leaves_in_doubt", "and False and (leaves_in_doubt"),),
-        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+        tests=(
+            "tests/layers/together/test_cancelled_calls.py::test_a_caller_that_goes_during_the_commit_of_a_lease_keeps_nothing",
+        ),
     ),
     Mutant(
         "giving back what a cancelled lease took does not conflict with its commit",
         "layers/leases/taking.py",
         (("                tr.add_write_conflict_key(layout.available.key(got.packed))\n", ""),),
-        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+        tests=(
+            "tests/layers/together/test_cancelled_calls.py::test_a_caller_that_goes_during_the_commit_of_a_lease_keeps_nothing",
+        ),
     ),
     Mutant(
         "a cancelled ack_and_next keeps the next item's session",
         "layers/sessions/workers/keeping.py",
         (("await finish(self._work(), self)", "await finish(self._work())"),),
         tests=(
-            "tests/layers/sessions/test_sessions_cancelled.py::test_a_call_that_is_cancelled_during_its_commit_acks_and_holds_nothing",
+            "tests/layers/together/test_cancelled_calls.py::test_an_ack_and_next_that_is_cancelled_at_any_wait_holds_no_session_that_was_acked",
         ),
     ),
     Mutant(
@@ -1099,21 +1103,23 @@ MUTANTS = (
         "layers/sessions/workers/keeping.py",
         (("            if not self.handed_over:  #", "            if False:  #"),),
         tests=(
-            "tests/layers/sessions/test_sessions_cancelled.py::test_ctrl_c_at_any_line_holds_no_session_that_was_acked",
+            "tests/layers/together/test_cancelled_calls.py::test_ctrl_c_at_any_line_of_an_ack_and_next_holds_no_session_that_was_acked",
         ),
     ),
     Mutant(
         "a lease in doubt keeps what it took",
         "layers/leases/taking.py",
         (("(leaves_in_doubt(error) or not isinstance(error, Exception))", "not isinstance(error, Exception)"),),
-        tests=("tests/layers/leases/test_leases_cancelled.py::test_a_call_that_goes_during_its_commit_keeps_nothing",),
+        tests=(
+            "tests/layers/together/test_cancelled_calls.py::test_a_caller_that_goes_during_the_commit_of_a_lease_keeps_nothing",
+        ),
     ),
     Mutant(
         "an ack_and_next in doubt keeps the next item's session",
         "layers/sessions/workers/keeping.py",
         (("self._tried is not None and leaves_in_doubt(error)", "False"),),
         tests=(
-            "tests/layers/sessions/test_sessions_cancelled.py::test_a_commit_that_times_out_leaves_no_session_busy",
+            "tests/layers/together/test_cancelled_calls.py::test_an_ack_and_next_that_times_out_in_its_commit_holds_no_session_that_was_acked",
         ),
     ),
     Mutant(
@@ -1428,7 +1434,9 @@ MUTANTS = (
         "the page ends by the signal that stopped it",
         "fdbqueue/cli/serving.py",
         (('        with OnSignals(lambda: setattr(server, "should_exit", True)):\n', "        if True:\n"),),
-        tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
+        tests=(
+            "tests/layers/together/test_ended_by_signals.py::test_a_command_that_runs_until_a_signal_gives_back_what_it_has_not_done",
+        ),
     ),
     Mutant(
         "a watchdog says that it runs before a signal can stop it",
@@ -1439,7 +1447,9 @@ MUTANTS = (
                 "        typer.echo('Looking', err=True)\n        with OnSignals(stop), Thr",
             ),
         ),
-        tests=("tests/cli/test_stopping.py::test_a_service_that_a_signal_stops_exits_with_0",),
+        tests=(
+            "tests/layers/together/test_ended_by_signals.py::test_a_command_that_runs_until_a_signal_gives_back_what_it_has_not_done",
+        ),
     ),
     Mutant(
         "a session that is named like a tuple is shown as one",

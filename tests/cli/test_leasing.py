@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,7 +23,6 @@ from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.streams import Stream, Terms
 from tests.cli.conftest import Run
 from tests.cli.test_terminal import on_terminal
-from tests.helpers import forked
 from tests.helpers.staging import wait_until
 
 pytestmark = pytest.mark.engines("file", "cluster")
@@ -320,19 +316,6 @@ def test_the_watchdog_runs_a_command_for_each_expired_lease(
     assert [(line["consumer"], line["fate"]) for line in lines(swept.stdout)] == [("printer 3", "available")] * 2
     assert told.read_text() == "printer 3;printer 3;"
     assert lines(run("browse", name).stdout) == ["x", "y"]
-
-
-@pytest.mark.slow
-def test_a_watchdog_runs_until_a_signal_ends_it(name: str, url: str, db: Any, leases: Leases) -> None:
-    leases.enqueue(db, "x")
-    leases.lease(db, duration=0.1, consumer="me")
-    command = [sys.executable, "-m", "fdbqueue", "watchdog", name, "--interval", "0.2"]
-    environment = {**os.environ, "FDBQUEUE_URL": url}
-    with forked.Popen(command, env=environment, stdout=subprocess.PIPE) as dog:
-        assert dog.stdout is not None
-        assert json.loads(dog.stdout.readline())["consumer"] == "me"
-        dog.send_signal(signal.SIGTERM)
-        assert dog.wait(600) == 0
 
 
 @pytest.mark.slow

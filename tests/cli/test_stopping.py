@@ -16,10 +16,8 @@ from typing import Any
 
 import pytest
 
-import fdbqueue
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import SIGNALS, Stopped, StopSignals
-from fdbqueue.layers.leases import Leases
 from tests.cli.conftest import Run
 from tests.helpers import forked
 from tests.helpers.nightly import at_night
@@ -218,51 +216,3 @@ def test_an_interrupt_that_a_finalizer_swallows_ends_the_command_all_the_same(
     assert ended.exit_code == 128 + number, ended.stderr
     assert ended.stderr == f"Error: Stopped by {number.name}.\n"
     assert (sys.unraisablehook, signal.getsignal(signal.SIGALRM)) == (hook, alarm)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])
-def test_a_command_that_runs_until_a_signal_says_what_it_did(tmp_path: Path, number: signal.Signals) -> None:
-    url = f"file:{tmp_path / 'db'}"
-    now = 1_000.0
-    with fdbqueue.open(url) as db:
-        leases = Leases(fdbqueue.Queue("orders"), clock=lambda: now)
-        leases.enqueue(db, b"x")
-        leases.lease(db, duration=1)
-        command = [sys.executable, "-m", "fdbqueue", "watchdog", "orders", "--url", url]
-        with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dog:
-            assert dog.stdout is not None
-            assert '"fate":"available"' in dog.stdout.readline()
-            dog.send_signal(number)
-            _, told = dog.communicate(timeout=60)
-
-    assert (dog.returncode, told.splitlines()[-1]) == (
-        0,
-        "Leases that had expired: 1. Delays that were over: 0. Expired items: 0.",
-    )
-
-
-SERVICES = {
-    "web": ("web", "--listen", "127.0.0.1:0"),
-    "metrics": ("metrics", "--listen", "127.0.0.1:0"),
-    "watchdog": ("watchdog", "orders"),
-    "agents serve": ("agents", "serve", "--listen", "127.0.0.1:0"),
-}
-"""Commands that run until a signal, and say first that they do. `agents run` and `worker` are in their own files."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT, signal.SIGHUP)])
-@pytest.mark.parametrize("service", SERVICES)
-def test_a_service_that_a_signal_stops_exits_with_0(tmp_path: Path, service: str, number: signal.Signals) -> None:
-    url = f"file:{tmp_path / 'db'}"
-    with fdbqueue.open(url) as db:
-        fdbqueue.Queue("orders").enqueue(db, b"x")
-    command = [sys.executable, "-m", "fdbqueue", *SERVICES[service], "--url", url]
-    with forked.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        assert process.stderr.readline()
-        process.send_signal(number)
-        _, told = process.communicate(timeout=60)
-
-    assert (process.returncode, "Error" in told) == (0, False), told

@@ -144,17 +144,6 @@ def test_lines_of_one_turn_of_the_event_loop_are_written_at_once(monkeypatch: py
     assert told == [[f"turn {turn}, line {number}" for number in range(3)] for turn in range(2)] + [["after it"]]
 
 
-def test_what_a_worker_can_not_finish_goes_back(shop: Shop) -> None:
-    process = shop.start("--grace", "0")
-    shop.pid.enqueue(shop.db, stays=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "stays\n"
-    process.terminate()
-    assert ended(process)[0] == 0
-
-    assert shop.app.lane.leases.stats(shop.db).available == 1
-
-
 def test_queues_are_named(shop: Shop) -> None:
     process = shop.start("--queues", "other")
     waits = shop.pid.enqueue(shop.db)

@@ -20,7 +20,6 @@ from fdbqueue.cli import app
 from fdbqueue.layers import Leases
 from tests.helpers import forked
 from tests.helpers.chromium import chromium
-from tests.helpers.nightly import at_night
 from tests.web.conftest import EVIL
 
 pytestmark = pytest.mark.slow
@@ -73,14 +72,6 @@ def folder(tmp_path: Path) -> str:
         assert lease
         orders.nack(db, lease, error=EVIL.replace("\x00", ""))
     return url
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, *at_night(signal.SIGINT)])
-def test_it_says_where_it_is_and_ends_by_a_signal(folder: str, number: int) -> None:
-    server = Server("--url", folder)
-    with urllib.request.urlopen(server.address, timeout=600) as page:
-        assert b"orders" in page.read()
-    assert server.stop(number) in (0, 128 + number, -number)
 
 
 def test_it_serves_metrics_beside_the_page(folder: str) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -419,36 +417,6 @@ def test_an_item_that_cannot_be_read_ends_the_consumer_and_stays(db: Any, space:
     with pytest.raises(CodecError, match="The item 2:"):
         Consumer(leases, lambda lease: None).run(db)
     assert leases.stats(db).available == 1
-    assert leases.stats(db).leased == 0
-
-
-def consume_until_told(url: str, space: bytes, started: Any) -> None:
-    """Run a consumer whose first handler takes its time; ends after a graceful stop only."""
-    db = fdbqueue.open(url)
-    leases = Leases(Queue(Subspace((), space)))
-
-    async def handle(lease: Lease) -> None:
-        if lease.value == b"0":
-            started.set()
-            await asyncio.sleep(0.3)
-
-    Consumer(leases, handle, concurrency=1, prefetch=5).run(db)
-    db.close()
-
-
-@pytest.mark.engines("file", "cluster")
-def test_sigterm_lets_the_running_handler_end_and_returns_the_rest(
-    db: Any, url: str, leases: Leases, space: Subspace, processes: Processes
-) -> None:
-    leases.enqueue_many(db, [b"%d" % n for n in range(10)])
-    started = processes.event()
-    child = processes.start(consume_until_told, url, space.key(), started)
-    assert started.wait(60)
-    assert child.pid is not None
-    os.kill(child.pid, signal.SIGTERM)
-    child.join(600)
-    assert child.exitcode == 0
-    assert [item.value for item in leases.queue.browse(db)] == [b"%d" % n for n in range(1, 10)]
     assert leases.stats(db).leased == 0
 
 

@@ -145,22 +145,6 @@ def test_the_traceback_of_an_error_is_logged_once_and_each_failure_is(
     assert [record.exc_info is not None for record in records] == [True, False, False, True]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("form", ["run", "drain"])
-def test_a_report_says_that_a_signal_ended_the_call(db: Any, queue: Queue, number: signal.Signals, form: str) -> None:
-    leases = Leases(queue)
-    leases.enqueue_many(db, ["a", "b"])
-
-    async def handle(lease: Lease) -> None:
-        signal.raise_signal(number)
-        await asyncio.sleep(0)
-
-    report = getattr(Consumer(leases, handle, concurrency=1, prefetch=0), form)(db)
-
-    assert (report.stopped, report.acked) == (True, 1)
-    assert str(report).endswith(", stopped")
-
-
 def test_a_report_says_that_a_stop_or_a_cancellation_ended_the_call(db: Any, queue: Queue) -> None:
     leases = Leases(queue)
     leases.enqueue_many(db, ["a", "b"])

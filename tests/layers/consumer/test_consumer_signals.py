@@ -80,19 +80,6 @@ def test_another_loop_of_the_thread_still_gets_its_signals(db: Any, leases: Leas
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_the_first_signal_is_a_graceful_stop(db: Any, leases: Leases, number: signal.Signals) -> None:
-    leases.enqueue_many(db, ["a", "b", "c"])
-
-    async def handle(lease: Lease) -> None:
-        signal.raise_signal(number)
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    report = Consumer(leases, handle, concurrency=1, prefetch=2).run(db)
-    assert (report.acked, leases.stats(db).available, leases.stats(db).leased) == (1, 2, 0)
-
-
-@pytest.mark.parametrize("number", SIGNALS)
 def test_the_second_signal_ends_it_at_once_and_a_third_one_is_the_applications(
     db: Any, leases: Leases, number: signal.Signals
 ) -> None:

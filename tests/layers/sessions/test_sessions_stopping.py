@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,7 +15,6 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import OWN_KEY, Consumer, Messages, MessageType, SessionLease, Sessions, SmartSessions
 from tests.helpers.sessions import assert_sound, lease_of
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
 MESSAGES = Messages(MessageType("job", key=lambda job: job["n"], sees=OWN_KEY))
 
 
@@ -38,37 +36,6 @@ def left_in_order(source: Any, db: Any) -> list[list[int]]:
     waiting = [[item.value["n"] for item in source.sessions.scheduled(db, name)] for name in ("s0", "s1")]
     assert waiting == [sorted(numbers) for numbers in waiting]
     return waiting
-
-
-@pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_lets_the_item_in_progress_end(db: Any, source: Any, number: signal.Signals) -> None:
-    load(source, db)
-
-    async def handle(lease: SessionLease[Any]) -> None:
-        signal.raise_signal(number)
-        for _ in range(10):
-            await asyncio.sleep(0)
-
-    before = signal.getsignal(number)
-    report = Consumer(source, handle, concurrency=1, prefetch=1).run(db)
-
-    assert (report.acked, report.lost, report.stopped) == (1, 0, True)
-    assert left_in_order(source, db) == [[2, 4], [1, 3, 5]]
-    assert signal.getsignal(number) is before
-
-
-def test_a_second_signal_gives_the_item_in_progress_back(db: Any, source: Any) -> None:
-    load(source, db)
-
-    async def handle(lease: SessionLease[Any]) -> None:
-        for number in SIGNALS:
-            signal.raise_signal(number)
-        await asyncio.Event().wait()
-
-    report = Consumer(source, handle, concurrency=1, prefetch=1, grace=3_600).run(db)
-
-    assert report.acked == 0
-    assert left_in_order(source, db) == [[0, 2, 4], [1, 3, 5]]
 
 
 def test_an_application_that_ends_gives_its_sessions_back(db: Any, source: Any) -> None:
@@ -126,22 +93,6 @@ def test_a_call_that_is_cancelled_happened_as_a_whole_or_not_at_all(db: Any, sou
     numbers = [item.value["n"] for item in source.sessions.scheduled(db, "s0")]
     assert numbers == sorted(numbers)
     assert set(numbers) <= {0, 2, 4, 100}
-
-
-def test_a_wait_that_is_cancelled_leaves_no_lease(db: Any, source: Any) -> None:
-    async def main() -> None:
-        waiting = [asyncio.create_task(source.sessions.lease.aio(db, timeout=None)) for _ in range(3)]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(main())
-    load(source, db)
-
-    assert left_in_order(source, db) == [[0, 2, 4], [1, 3, 5]]
-    assert lease_of(source.sessions, db).value["n"] == 0
 
 
 def test_of_many_threads_that_end_a_lease_one_does(db: Any, source: Any) -> None:

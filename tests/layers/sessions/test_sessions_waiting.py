@@ -117,31 +117,6 @@ def test_an_enqueue_wakes_at_most_two_waiting_workers(db: Any, space: Subspace) 
     assert any(sum(looks > 0 for looks in woken) <= 2 for woken in rounds)
 
 
-def test_a_cancelled_wait_keeps_no_session(db: Any, queue: Queue) -> None:
-    sessions = Sessions(queue)
-
-    async def work() -> None:
-        for _ in range(5):
-            task = asyncio.create_task(sessions.lease.aio(db, timeout=30))
-            await asyncio.sleep(0)
-            fill(sessions, db, "ann:1")
-            await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-            if not task.cancelled():
-                lease = task.result()
-                assert lease is not None
-                await sessions.ack.aio(db, lease)
-
-    asyncio.run(work())
-    while sessions.stats(db).available:
-        lease = sessions.lease(db)  # a thread may be giving it back right now
-        if lease is not None:
-            assert lease.attempt == 1
-            sessions.ack(db, lease)
-    assert sessions.check(db).problems == ()
-
-
 def test_a_worker_that_waits_costs_nothing(db: Any, queue: Queue) -> None:
     sessions = Sessions(queue)
     thread, got = waiting_in_a_thread(sessions, db, timeout=0.5)

@@ -604,3 +604,24 @@ def test_ctrl_c_at_any_line_of_a_leader_leaves_the_item_to_the_call_behind(
     assert interrupted_at_each_line(call, of=lines, then=then) > 30
     let_threads_end()
     assert subscriptions.check(db).problems == ()
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_an_enqueue_whose_consumer_is_cancelled_delivers_to_no_consumer(
+    db: Any, subscriptions: Subscriptions, everything: Subscription, immediate: bool
+) -> None:
+    held = HeldDatabase(db)
+
+    async def session() -> Any:
+        [task] = await started(subscriptions, db, everything, duration=600)
+        enqueue = asyncio.create_task(subscriptions.enqueue.aio(held, "x", immediate=immediate))
+        await asyncio.to_thread(held.committing.wait, 60)
+        await ended([task])
+        let_threads_end()
+        held.release()
+        return await enqueue
+
+    assert (asyncio.run(session()) is None) == immediate
+    assert (subscriptions.leases.stats(db).leased, waiting(subscriptions, db)) == (0, [])
+    assert [lease.attempt for lease in everything.lease_many(db)] == ([] if immediate else [1])
+    assert subscriptions.check(db).problems == ()

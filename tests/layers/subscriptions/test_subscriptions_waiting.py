@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections import Counter
 from typing import Any, cast
@@ -13,8 +12,7 @@ import pytest
 import fdbqueue
 from fdbqueue import CodecError, Queue, SubscriptionError
 from fdbqueue.engine import Subspace
-from fdbqueue.engine.steps import run, value_of
-from fdbqueue.engine.waiting import Promise
+from fdbqueue.engine.steps import run
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.staged import StagedQueue
 from fdbqueue.layers.staged.requests import wished
@@ -70,47 +68,6 @@ def test_a_waiting_call_ends_at_its_timeout_and_is_removed(db: Any, subscription
     subscriptions.leases.enqueue(db, "blue", headers={"color": "blue"})
     assert red.lease(db, timeout=0.05) is None
     assert waiting(subscriptions, db) == []
-
-
-def test_a_cancelled_call_is_removed_and_keeps_no_item(db: Any, subscriptions: Subscriptions) -> None:
-    async def session() -> None:
-        red = of_color(subscriptions, db, "red")
-        [task] = await started(subscriptions, db, red)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        await until_waiting(subscriptions, db, 0)
-
-    asyncio.run(session())
-    assert subscriptions.enqueue(db, "x", headers={"color": "red"}, immediate=True) is None
-
-
-def test_a_call_that_is_cancelled_while_it_takes_an_item_gives_it_back_at_once(
-    db: Any, subscriptions: Subscriptions
-) -> None:
-    async def session() -> None:
-        red = of_color(subscriptions, db, "red")
-        subscriptions.leases.enqueue(db, "x", headers={"color": "red"})
-        taking, cancelled = asyncio.Event(), Promise()
-
-        async def slow(take: Any, *terms: Any) -> Any:
-            taken = await take(*terms)
-            taking.set()
-            await value_of(cancelled)
-            return taken
-
-        around_takes(red, slow)
-        task = asyncio.create_task(red.lease.aio(db, timeout=100))
-        await taking.wait()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        cancelled.keep()
-
-    asyncio.run(session())
-    for thread in threading.enumerate():
-        if thread.name == "fdbqueue-finish":
-            thread.join()
-    stats = subscriptions.leases.stats(db)
-    assert (stats.available, stats.leased) == (1, 0)
 
 
 @pytest.mark.slow
