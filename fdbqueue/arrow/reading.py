@@ -13,13 +13,12 @@ from fdbqueue.arrow.stored import Range, StoredLook, page_of
 from fdbqueue.base.arguments import check_borders, check_limit
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.steps import Steps, rows, run
+from fdbqueue.engine.steps import Steps, run
 from fdbqueue.engine.transactional import attempts, is_database
-from fdbqueue.errors import StreamError
 from fdbqueue.stored.codecs import Codec
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import check_decodes
-from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.places import ALL_STATES, refuse_own_items
 from fdbqueue.stored.positions import pack
 from fdbqueue.stored.settings import check_renamed
 
@@ -86,7 +85,7 @@ class Reading:
             QueueRenamed: there is no item, and the queue has another name now.
         """
         if not self._is_checked:
-            await self._read(self._refuse_sessions)
+            await self._read(partial(refuse_own_items, layout=self._layout, what="to_arrow"))
             if self._columns.payloads:
                 await check_decodes(self._tr, self._layout)
             self._is_checked = True
@@ -114,14 +113,6 @@ class Reading:
     def _read(self, body: Callable[[Transaction], Steps[None]]) -> Steps[None]:
         tr: Any = self._tr
         return attempts(tr, body) if self._own_transactions else body(tr)
-
-    async def _refuse_sessions(self, tr: Transaction) -> None:
-        span = self._layout.space["items"].range()
-        if await rows(tr.snapshot, span.start, span.stop, limit=1):
-            raise StreamError(
-                f"{self._layout.describe()} has items in sessions, and to_arrow does not see these. Use `list` and"
-                " `browse` of fdbqueue.layers.Sessions."
-            )
 
 
 async def taken(tr: Transaction, layout: Layout, codec: Codec[Any], found: list[KeyValue]) -> pa.RecordBatch:

@@ -31,7 +31,14 @@ from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of,
 from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, is_own
 from fdbqueue.stored.places import ALL_STATES, CLAIMED, STATES, chunks_to_clear, claimed_places
 from fdbqueue.stored.positions import Place, is_packed
-from fdbqueue.stored.settings import HighWaterMark, read_high_water_mark, read_pause, read_terms
+from fdbqueue.stored.settings import (
+    HighWaterMark,
+    own_items,
+    read_high_water_mark,
+    read_pause,
+    read_terms,
+    rename_parts,
+)
 
 # Checks that a queue has one order, that its high-water mark is right, and that its levels are counted correctly.
 
@@ -191,8 +198,11 @@ def passed_by(tr: Transaction | Database, layout: Layout) -> list[tuple[bytes, b
     """Return the begins and ends of the keys below a queue's name that are of another queue, or of a user's layer."""
     begin, end = below(layout.catalogue_key)
     queues = [row.key[len(CATALOGUE) :] for page in pages(tr, begin, end) for row in page]
-    layers = [of(layout).key() for part in check_parts.added() for _, of in part.leaves_out]
-    layers += [of(layout).key() for part in check_parts.added() for of in part.owns]
+    spaces = [of for part in check_parts.added() for of in (*part.owns, *(one for _, one in part.leaves_out))]
+    spaces += [of for apart in own_items.added() for of in (apart.items, apart.records)]
+    spaces += [of for moving in rename_parts.added() for _, of, _ in moving.stays]
+    layers = [of(layout).key() for of in spaces]
+    layers += [head.prefix for apart in own_items.added() for head in apart.heads(layout)]
     return [within(prefix) for prefix in (*queues, *layers)]
 
 

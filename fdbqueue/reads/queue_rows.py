@@ -112,6 +112,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     smart="fdbqueue.layers.smart.smart:CHECK_PART",
     sessions="fdbqueue.layers.sessions.reading.check:CHECK_PART",
     schedules="fdbqueue.layers.schedules.schedules:CHECK_PART",
+    spark="fdbqueue.spark.partition_log:CHECK_PART",
 )
 content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
 page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.listing:PAGE_PART")

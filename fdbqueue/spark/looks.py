@@ -38,10 +38,10 @@ from fdbqueue.errors import FormatError
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.session.records import session_in_key
 from fdbqueue.layers.sessions.session.session import Session
-from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.stored.counters import read_own_stats
 from fdbqueue.stored.items import Notes, is_chunked, notes_of, with_notes
 from fdbqueue.stored.layout import Layout, names_above
+from fdbqueue.stored.places import refuse_own_items
 from fdbqueue.verbs.queue import Queue
 
 __all__ = ["Page", "Range", "Stored", "pages", "ranges"]
@@ -76,7 +76,7 @@ async def _ranges(
     tr: Transaction, layout: Layout, whole: Range, states: tuple[str, ...], at_least: int, refuses: bool
 ) -> list[Range]:
     if refuses:
-        await refuse_sessions(tr, layout, "a look", "The option includeSessions=true shows them.")
+        await refuse_own_items(tr, layout, "a look", "The option includeSessions=true shows them.")
     stats = await read_own_stats(tr, layout)
     items = sum(getattr(stats, state) for state in states)
     wanted = max(at_least, -(-items // PARTITION_ITEMS))

@@ -46,6 +46,7 @@ from fdbqueue.engine.steps import rows, run, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import FormatError, JobError
 from fdbqueue.layers.streams.records import decode
+from fdbqueue.reads.queue_rows import CheckPart, ItemCheck
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.shapes import Shape
@@ -492,3 +493,8 @@ class Counted:
 def counted(value: bytes) -> Counted:
     """Return a partition's counts from their value. A value by an earlier version has only the rows."""
     return Counted(*_COUNT.unpack(value.ljust(_COUNT.size, b"\0")))
+
+
+JOBS = "records of Spark's jobs"
+CHECK_PART = CheckPart(lambda tr, queue: ItemCheck(), (), leaves_out=((JOBS, lambda layout: layout.jobs),))
+"""What Spark adds to `fdbqueue.check`: the check does not look at jobs, and says so."""

@@ -47,6 +47,7 @@ from fdbqueue.spark.waiting_rows import Multiset, SparkRows, unpack
 from fdbqueue.stored import shapes
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import refuse_codec, refuse_others_keys
+from fdbqueue.stored.settings import RenamePart
 
 MAX_NAME_BYTES = shapes.NAME_BYTES["stream"]
 
@@ -447,3 +448,9 @@ def differ(batch: SinkBatch) -> StreamError:
         " they differ between attempts, as those of random or time-dependent expressions do. Nothing more was written."
         " Such a query needs staging=always, and a new streamName and checkpoint, since this batch can't be completed."
     )
+
+
+RENAME_PART = RenamePart(
+    (("a stream into it", lambda layout: layout.sinks, "Write to a queue of the new name instead, by a new query."),)
+)
+"""What a rename knows of sinks."""

@@ -34,6 +34,7 @@ from fdbqueue.stored.known import Registration
 from fdbqueue.stored.layout import CATALOGUE, Layout, described, name_of, names_above
 from fdbqueue.stored.places import has_items
 from fdbqueue.stored.policies import Policy, StoredBackoff, backoff_in, backoff_text, policy_text, stored_backoff
+from fdbqueue.stored.settings import own_items
 
 NESTED_REMEDY = "Rename one of them: fdbqueue.rename."
 """What to do about queues whose names lie within each other."""
@@ -260,12 +261,11 @@ async def set_about(
 
 
 async def _remove_damaged_codec(tr: Transaction, layout: Layout) -> None:
-    """Remove the name of the codec of sessions' states if it is no text. It is then unknown, and any codec is taken."""
-    key = layout.space["state"].key()
-    stored = await value_of(tr.get(key))
-    if stored.present():
+    """Remove the name of a layer's own codec if it is no text. It is then unknown, and any codec is taken."""
+    for key in [part.codec_key(layout) for part in own_items.all().values() if part.codec_key is not None]:
+        stored = await value_of(tr.get(key))
         try:
-            layout.decode(key, bytes(stored), bytes.decode)
+            layout.decode(key, bytes(stored) if stored.present() else b"", bytes.decode)
         except FormatError:
             tr.clear(key)
 

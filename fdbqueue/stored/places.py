@@ -10,14 +10,15 @@ from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import Shown
 from fdbqueue.base.times import seconds_or_none
 from fdbqueue.engine.api import ReadTransaction, Transaction
-from fdbqueue.engine.keys import behind
+from fdbqueue.engine.keys import behind, within
 from fdbqueue.engine.steps import rows, value_of
-from fdbqueue.errors import FormatError
+from fdbqueue.errors import FormatError, StreamError
 from fdbqueue.stored.codecs import V
 from fdbqueue.stored.counters import count
 from fdbqueue.stored.items import Blob, Envelope, Item, Notes, blob_of, is_chunked, join_chunks, notes_of
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.positions import Place
+from fdbqueue.stored.settings import own_items
 
 # The states of items, and an item with its stored notes in any of them.
 
@@ -97,16 +98,34 @@ class Standing(NamedTuple):
 
 
 async def has_items(tr: Transaction, layout: Layout) -> bool:
-    """Return whether a queue has an item in any state, sessions included.
+    """Return whether a queue has an item in any state, or a layer has one apart.
 
     *Conflicts:* with every transaction that adds the first item of a state. *Cost:* up to six reads.
     """
-    places = (layout.available, layout.leased, layout.delayed, layout.dead)
-    spaces = (layout.claims.range(), layout.space["items"].range())
-    for begin, end in [*((place.begin, place.end) for place in places), *((one.start, one.stop) for one in spaces)]:
+    places = [getattr(layout, state) for state in STATES]
+    spaces = [layout.claims, *(part.items(layout) for part in own_items.all().values())]
+    for begin, end in [*((one.begin, one.end) for one in places), *(within(one.key()) for one in spaces)]:
         if await rows(tr, begin, end, limit=1):
             return True
     return False
+
+
+async def refuse_own_items(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> None:
+    """Refuse a queue that has items of a layer apart from its plain ones, which would be left out.
+
+    Args:
+        what: the caller, for the message.
+        remedy: a sentence of its own; "" if it has none.
+
+    Raises:
+        StreamError: it has.
+
+    *Conflicts:* none, it reads by snapshot. *Cost:* one read.
+    """
+    for part in own_items.all().values():
+        if await rows(tr.snapshot, *within(part.items(layout).key()), limit=1):
+            told = f"{layout.describe()} has items in {part.what}, and {what} does not see these."
+            raise StreamError(" ".join(filter(None, (told, remedy, part.seen))))
 
 
 async def locate(

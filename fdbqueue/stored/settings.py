@@ -25,10 +25,11 @@ from typing import Generic, Literal, TypeAlias, TypeVar, get_args
 import msgspec
 
 from fdbqueue.base.contributions import Contributions
+from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import ReadTransaction, Transaction, Value
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import value_of
+from fdbqueue.engine.steps import Steps, value_of
 from fdbqueue.errors import FormatError, QueuePaused, QueueRenamed
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.layout import Layout, name_of
@@ -61,22 +62,59 @@ class _Form(Generic[T]):
 # --- parts of layers
 
 
-@dataclass(frozen=True, slots=True)
-class SettingsPart:
-    """What a layer has to do with the settings of a queue."""
+Keys: TypeAlias = Callable[[Layout], Subspace]
+"""Returns where a layer has some of its keys."""
 
-    heads: Callable[[Layout], Iterable[Layout]]
-    """Returns the keys of further heads that its workers take from: a pause and a rename close them, too."""
-    records: Callable[[Layout], Subspace]
-    """Where it has keys if items of its own are there. A quota does not count these, and a rename moves none."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnItems:
+    """The items that a layer keeps apart from a queue's plain ones, as sessions do."""
+
     what: str
-    """What these are, in words."""
+    """What has them, in words, as "sessions"."""
+    items: Keys
+    """Where they are. A copy, and whatever reads plain items only, refuses a queue that has some."""
+    records: Keys
+    """Where it has keys while such items may be there. A quota does not count these items, and a rename moves none."""
+    seen: str
+    """How a program sees and takes them: a sentence."""
     ends: str
-    """How they end, as a sentence without its period."""
+    """How they end: a sentence."""
+    refuses: Callable[[Transaction, Layout, list[Position], str], Steps[None]]
+    """Raises a ValueError if one of some positions, which are no plain items', is that of such an item.
+
+    It is given the verb that was called, as "cancel", so that it can name its own one.
+    """
+    heads: Callable[[Layout], Iterable[Layout]] = lambda _: ()
+    """Returns the keys of further heads that its workers take from: a pause and a rename close them, too."""
+    codec_key: Callable[[Layout], bytes] | None = None
+    """Where it stores the name of a codec of its own. A damaged one goes when a codec is replaced."""
 
 
-settings_parts: Contributions[SettingsPart] = Contributions(
-    sessions="fdbqueue.layers.sessions.session.records:SETTINGS_PART"
+own_items: Contributions[OwnItems] = Contributions(sessions="fdbqueue.layers.sessions.session.records:OWN_ITEMS")
+
+
+@dataclass(frozen=True, slots=True)
+class RenamePart:
+    """What a rename has to know of a layer's keys. It moves all that no part names, byte for byte."""
+
+    stays: tuple[tuple[str, Keys, str], ...] = ()
+    """What knows the queue by its name, so that a rename is refused: in words, where it is, and a sentence that says
+    what to do, in which "{queue}" is the queue."""
+    waits: tuple[Keys, ...] = ()
+    """Where processes that wait for items have keys: these are not moved."""
+    moved: Callable[[bytes, bytes, Layout, Layout], bytes] | None = None
+    """Returns the value of any key under the new name, given key and value, and the old and the new name."""
+
+
+rename_parts: Contributions[RenamePart] = Contributions(
+    transfer="fdbqueue.transfer.copying:RENAME_PART",
+    streams="fdbqueue.layers.streams.records:RENAME_PART",
+    spark="fdbqueue.spark.sink_batches:RENAME_PART",
+    groups="fdbqueue.layers.groups.sweeping:RENAME_PART",
+    blobs="fdbqueue.layers.blobs.check:RENAME_PART",
+    staged="fdbqueue.layers.staged.requests:RENAME_PART",
+    subscriptions="fdbqueue.layers.subscriptions.records:RENAME_PART",
 )
 owner_readers: Contributions[Callable[[bytes], int | None]] = Contributions(
     subscriptions="fdbqueue.layers.subscriptions.records:owned_until_us"
@@ -86,7 +124,7 @@ owner_readers: Contributions[Callable[[bytes], int | None]] = Contributions(
 
 def heads_of(layout: Layout) -> list[Layout]:
     """Return the keys of a queue, and those of further heads that workers take from. It imports layers."""
-    return [layout, *(head for part in settings_parts.all().values() for head in part.heads(layout))]
+    return [layout, *(head for part in own_items.all().values() for head in part.heads(layout))]
 
 
 # --- the mark of a rename

@@ -51,7 +51,7 @@ from fdbqueue.stored.items import (
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.looks import keep_out
 from fdbqueue.stored.places import ALL_STATES, COPY_STREAM, has_items
-from fdbqueue.stored.settings import read_high_water_mark
+from fdbqueue.stored.settings import RenamePart, read_high_water_mark
 from fdbqueue.transfer.exports import progress_key
 from fdbqueue.transfer.records import DIGEST_BYTES, Digest, check_is_queue, marks_of, refusal, refuse_layers
 from fdbqueue.verbs.queue import Queue
@@ -507,3 +507,18 @@ def _check(layout: Layout, packed: bytes, value: bytes) -> Notes:
 async def _left(tr: Transaction, *, layout: Layout) -> int:
     stats = await read_stats(tr, layout)
     return stats.available + stats.leased + stats.delayed + stats.dead + stats.claimed
+
+
+RENAME_PART = RenamePart(
+    (
+        (
+            "the record of a copy to another database, by which a repeated copy goes on",
+            lambda layout: layout.streams[COPY_STREAM],
+            (
+                "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source, Queue({queue}),"
+                " target=target)."
+            ),
+        ),
+    )
+)
+"""What a rename knows of copies."""

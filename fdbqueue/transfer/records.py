@@ -25,14 +25,13 @@ from fdbqueue.arrow.stored import Page, whole
 from fdbqueue.base.position import Position
 from fdbqueue.engine.api import Transaction
 from fdbqueue.errors import FormatError, TransferError
-from fdbqueue.layers.streams import refuse_sessions
 from fdbqueue.moves.admission import refuse_smart
 from fdbqueue.stored.codecs import UNREADABLE
 from fdbqueue.stored.items import MAX_HEADER_BYTES, MAX_ITEM_BYTES, Notes, blob_of, envelope, headers_of, notes_of
 from fdbqueue.stored.items import with_notes as with_notes_of
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.order import MAX_INDEX, MAX_NAME_BYTES, MAX_RANK
-from fdbqueue.stored.places import ALL_STATES
+from fdbqueue.stored.places import ALL_STATES, refuse_own_items
 from fdbqueue.stored.positions import pack
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.queue import Queue
@@ -81,7 +80,7 @@ async def refuse_layers(tr: Transaction, layout: Layout, what: str) -> None:
     *Conflicts:* none. *Cost:* three reads.
     """
     await check_renamed(tr.snapshot, layout)
-    await refuse_sessions(tr, layout, what)
+    await refuse_own_items(tr, layout, what)
     await refuse_smart(tr, layout)
 
 

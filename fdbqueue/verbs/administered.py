@@ -28,12 +28,12 @@ from fdbqueue.stored.settings import (
     check_renamed,
     heads_of,
     is_quota,
+    own_items,
     pack_pause,
     pack_quota,
     read_pause,
     read_terms,
     refuse_renamed,
-    settings_parts,
 )
 from fdbqueue.verbs.by_position import ByPosition
 from fdbqueue.verbs.editing import UNCHANGED, Unchanged
@@ -311,7 +311,7 @@ class Administered(ItemOpener[V], ByPosition[V]):
             if quota is None:
                 tr.clear(self.layout.type_key)
                 return
-            for part in settings_parts.all().values():
+            for part in own_items.all().values():
                 span = part.records(self.layout).range()
                 if await rows(tr, span.start, span.stop, limit=1):
                     raise without_quota(self.layout)

@@ -17,7 +17,6 @@ from fdbqueue.reads.queue_rows import CheckPart, check_parts
 from fdbqueue.stored.layout import Layout
 from fdbqueue.verbs.queue import Queue
 
-JOBS = "records of Spark's jobs"
 REMOVED_AT_ONCE = 500
 """How many foreign keys one transaction removes."""
 
@@ -107,8 +106,8 @@ def _remove_foreign(tr: Transaction | Database, queue: Queue[Any]) -> int:
 async def _left_out(tr: Transaction, layout: Layout, parts: list[CheckPart]) -> list[str]:
     """Return the names of what the queue has and no part looks at, by snapshot."""
     left = []
-    for name, space in [*((name, of(layout)) for part in parts for name, of in part.leaves_out), (JOBS, layout.jobs)]:
-        span = space.range()
+    for name, of in (one for part in parts for one in part.leaves_out):
+        span = of(layout).range()
         if await rows(tr.snapshot, span.start, span.stop, limit=1):
             left.append(name)
     return left

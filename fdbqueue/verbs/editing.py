@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from msgspec.structs import replace
 
-from fdbqueue.base.contributions import Contributions
 from fdbqueue.base.position import Position
 from fdbqueue.base.times import HELD_US, not_negative
 from fdbqueue.engine.api import Database, Transaction
@@ -42,20 +41,12 @@ from fdbqueue.stored.looks import check_encodes, wall_us
 from fdbqueue.stored.order import PRIORITY
 from fdbqueue.stored.places import STATES, Standing, StoredItem, claimed_places, clear_blob, locate, stored_item
 from fdbqueue.stored.positions import RANDOM_BYTES, pack
-from fdbqueue.stored.settings import check_renamed
+from fdbqueue.stored.settings import check_renamed, own_items
 from fdbqueue.writes.adaptive_limit import Halving
 from fdbqueue.writes.appending import write_chunks
 
 if TYPE_CHECKING:
     from fdbqueue.verbs.queue import Queue
-
-
-Refuses: TypeAlias = Callable[[Transaction, Layout, list[Position], str], Steps[None]]
-"""Raises a ValueError if one of some positions is that of an item that a layer keeps elsewhere.
-
-It is given the verb that was called, as "cancel", so that it can name its own one.
-"""
-elsewhere: Contributions[Refuses] = Contributions(sessions="fdbqueue.layers.sessions.session.address:refuse_of_session")
 
 
 async def refuse_elsewhere(tr: Transaction, layout: Layout, missing: Iterable[bytes], verb: str) -> None:
@@ -72,8 +63,8 @@ async def refuse_elsewhere(tr: Transaction, layout: Layout, missing: Iterable[by
     """
     positions = [layout.available.position(layout.prefix + packed) for packed in missing]
     strange = [one for one in positions if one.rank is not None or len(one.random) > RANDOM_BYTES]
-    for refuse in elsewhere.all().values() if strange else ():
-        await refuse(tr, layout, strange, verb)
+    for part in own_items.all().values() if strange else ():
+        await part.refuses(tr, layout, strange, verb)
 
 
 R = TypeVar("R")

@@ -23,12 +23,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from fdbqueue.arrow.stored import Range, StoredLook
 from fdbqueue.engine.api import Database, KeyValue, Transaction
-from fdbqueue.engine.keys import Elements, behind, below, is_within, within
+from fdbqueue.engine.keys import Elements, Subspace, behind, below, is_within, within
 from fdbqueue.engine.steps import rows, value_of
 from fdbqueue.engine.transactional import attempts, only_database
 from fdbqueue.engine.verb import verb
@@ -40,9 +39,19 @@ from fdbqueue.stored.items import NO_NOTES, Notes, has_notes, is_chunked, notes_
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name, name_of
 from fdbqueue.stored.looks import keep_out, made_exclusive, wall_us
 from fdbqueue.stored.names import name_text
-from fdbqueue.stored.places import COPY_STREAM, STATES
+from fdbqueue.stored.places import STATES
 from fdbqueue.stored.positions import TAKEN, Place
-from fdbqueue.stored.settings import SMART, Mark, heads_of, keys_of_marks, pack_mark, read_mark, refusal, settings_parts
+from fdbqueue.stored.settings import (
+    SMART,
+    Mark,
+    heads_of,
+    keys_of_marks,
+    own_items,
+    pack_mark,
+    read_mark,
+    refusal,
+    rename_parts,
+)
 from fdbqueue.stored.shapes import Due
 from fdbqueue.verbs.queues import nearest
 
@@ -197,9 +206,9 @@ class _Rename:
         if inside:
             named = name_text(name_of(inside[0].key[len(CATALOGUE) :]))
             raise TransferError(f"The queue {named} is inside {source.describe()}. Rename or clear that one first.")
-        for what, (space, remedy) in _refused(source).items():
+        for what, space, remedy in _refused(source):
             if await rows(tr, *within(space.key()), limit=1):
-                raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}.")
+                raise TransferError(f"{source.describe()} has {what}. Nothing was changed. {remedy}")
         kind = await value_of(tr.get(source.type_key))
         if kind.present() and bytes(kind) == SMART and not await self.fits(tr):
             raise TransferError(
@@ -300,11 +309,8 @@ class _Rename:
 
     async def _move_range(self, tr: Transaction, begin: bytes, end: bytes) -> None:
         for row in await rows(tr, begin, end):
-            tr.set(self._moved(row.key), row.value)
+            tr.set(self.target.prefix + row.key[len(self._source.prefix) :], row.value)
         tr.clear_range(begin, end)
-
-    def _moved(self, key: bytes) -> bytes:
-        return self.target.prefix + key[len(self._source.prefix) :]
 
     async def finish(self, tr: Transaction) -> None:
         """Move all that is left, and open the new name.
@@ -324,17 +330,18 @@ class _Rename:
                 " the call when consumers have ended their leases."
             )
         counters = source.counts.key(), source.level_counts.key()
-        pointers = source.pointers.key()
+        changes = [part.moved for part in rename_parts.all().values() if part.moved is not None]
         for row in found:
-            key = self._moved(row.key)
+            key = target.prefix + row.key[len(source.prefix) :]
             if any(is_within(row.key, prefix) for prefix in counters):
                 tr.add(key, row.value)  # holders may have acked items under the new name
             elif row.key == source.high_water_mark_key:
                 tr.byte_max(key, row.value)
-            elif is_within(row.key, pointers):
-                tr.set(key, self._pointer(row.value))
             else:
-                tr.set(key, row.value)
+                value = row.value
+                for moved in changes:
+                    value = moved(row.key, value, source, target)
+                tr.set(key, value)
         for begin, end in [*_own_spans(source), *_waiting_spans(source)]:
             tr.clear_range(begin, end)
         for key in keys_of_marks(source):
@@ -353,34 +360,14 @@ class _Rename:
         for head in heads_of(target):
             count(tr, head, returned=1)  # consumers that wait there watch this counter
 
-    def _pointer(self, stored: bytes) -> bytes:
-        """Return the pointer of a subscription. That of a browser names a key of the queue."""
-        pointer = msgspec.msgpack.decode(stored)
-        after = pointer.get("after", b"")
-        if not is_within(after, self._source.prefix):
-            return stored
-        return msgspec.msgpack.encode({**pointer, "after": self._moved(after)})
 
-
-def _refused(layout: Layout) -> dict[str, tuple[Any, str]]:
-    """Return what can't be renamed: where it is, and the remedy."""
-    return {
-        **{part.what: (part.records(layout), part.ends) for part in settings_parts.all().values()},
-        "the record of a copy to another database, by which a repeated copy goes on": (
-            layout.streams[COPY_STREAM],
-            (
-                "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source,"
-                f" Queue({layout.describe()}), target=target)"
-            ),
-        ),
-        "a stream out of it": (
-            layout.streams,
-            "Stop its query, and forget it: fdbqueue.spark.release and forget_stream",
-        ),
-        "a stream into it": (layout.sinks, "Write to a queue of the new name instead, by a new query"),
-        "groups": (layout.groups, "Wait until they have ended, or cancel them. An ended group is kept for a while"),
-        "an upload of a blob": (layout.uploads, "Wait until it has ended"),
-    }
+def _refused(layout: Layout) -> Iterator[tuple[str, Subspace, str]]:
+    """Yield what can't be renamed: in words, where it is, and the remedy."""
+    for apart in own_items.all().values():
+        yield apart.what, apart.records(layout), apart.ends
+    for part in rename_parts.all().values():
+        for what, keys, remedy in part.stays:
+            yield what, keys(layout), remedy.format(queue=layout.describe())
 
 
 async def _has_keys(tr: Transaction, layout: Layout) -> bool:
@@ -392,7 +379,7 @@ async def _has_keys(tr: Transaction, layout: Layout) -> bool:
 
 def _waiting_spans(layout: Layout) -> list[tuple[bytes, bytes]]:
     """Return the keys of processes that wait for items. They look again when the rename wakes them."""
-    return [(span.start, span.stop) for span in map(_range, (layout.requests, layout.grants, layout.waiting))]
+    return [within(keys(layout).key()) for part in rename_parts.all().values() for keys in part.waits]
 
 
 def _own_spans(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
@@ -402,16 +389,10 @@ def _own_spans(layout: Layout) -> Iterator[tuple[bytes, bytes]]:
     """
     begin, end = layout.whole_range()
     single = [(key, key + b"\x00") for key in keys_of_marks(layout)]
-    markers = _range(layout.markers)
-    for first, last in sorted([*single, (markers.start, markers.stop), *_waiting_spans(layout)]):
+    for first, last in sorted([*single, within(layout.markers.key()), *_waiting_spans(layout)]):
         yield begin, first
         begin = last
     yield begin, end
-
-
-def _range(space: Any) -> slice:
-    found: slice = space.range()
-    return found
 
 
 async def _all_rows(tr: Any, layout: Layout) -> list[KeyValue] | None:

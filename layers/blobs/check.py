@@ -25,6 +25,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.items import Blob
+from fdbqueue.stored.settings import RenamePart
 
 
 @dataclass(slots=True)
@@ -92,3 +93,7 @@ async def _is_stray(tr: Transaction, layout: Layout, blob: bytes) -> bool:
     upload = tr.snapshot.get(layout.uploads.pack((blob,)))
     pieces = await rows(tr.snapshot, *layout.blob_range(blob), limit=1)
     return bool(pieces) and not (await value_of(upload)).present()
+
+
+RENAME_PART = RenamePart((("an upload of a blob", lambda layout: layout.uploads, "Wait until it has ended."),))
+"""What a rename knows of blobs."""

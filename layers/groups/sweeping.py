@@ -8,6 +8,7 @@ from fdbqueue.engine.keys import behind
 from fdbqueue.lowlevel import Layout, Notes, Standing, Transaction, rows, value_of
 from fdbqueue.moves.ends import group_keys
 from fdbqueue.stored.places import InQueue, claimed_places
+from fdbqueue.stored.settings import RenamePart
 from fdbqueue.stored.shapes import Due
 
 from ..leases.timers import Firing, Reads, Timer, TimerKind
@@ -141,3 +142,15 @@ def end_membership(tr: Transaction, layout: Layout, packed: bytes, notes: Notes,
     """Note that a member is not open any more. The transaction settles its group afterwards."""
     if notes.group and how != "purged":  # a purged member ended when it died
         tr.clear(group_keys(layout, notes.group).members + packed)
+
+
+RENAME_PART = RenamePart(
+    (
+        (
+            "groups",
+            lambda layout: layout.groups,
+            "Wait until they have ended, or cancel them. An ended group is kept for a while.",
+        ),
+    )
+)
+"""What a rename knows of groups."""

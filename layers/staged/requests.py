@@ -35,6 +35,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.reads.check import read_in
+from fdbqueue.stored.settings import RenamePart
 from fdbqueue.stored.shapes import Due
 
 from ..leases import LeaseHandle
@@ -479,3 +480,7 @@ def _part(tr: Transaction | Database, queue: Queue) -> RequestCheck:
 
 CHECK_PART = CheckPart(_part, ("requests", "grants"))
 """What staged queues add to `fdbqueue.check`."""
+
+
+RENAME_PART = RenamePart(waits=(lambda layout: layout.requests, lambda layout: layout.grants))
+"""What a rename knows of processes that wait for items."""

@@ -53,7 +53,7 @@ Source
 
 from __future__ import annotations
 
-from .records import Bad, BatchRecord, Refusals, Split, StreamLook, StreamRecord, StreamState, Terms, refuse_sessions
+from .records import Bad, BatchRecord, Refusals, Split, StreamLook, StreamRecord, StreamState, Terms
 from .stream import Stream
 
 __all__ = [
@@ -66,5 +66,4 @@ __all__ = [
     "StreamRecord",
     "StreamState",
     "Terms",
-    "refuse_sessions",
 ]

@@ -32,6 +32,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.check import read_in
 from fdbqueue.stored.places import CLAIMED
+from fdbqueue.stored.settings import RenamePart
 from fdbqueue.stored.shapes import check_name
 
 FORMAT_VERSION = 1
@@ -451,26 +452,6 @@ def check_run(record: StreamRecord, stream: str, run: str, *, established: bool)
         )
 
 
-_FOR_A_STREAM = "For a stream, enqueue without sessions into a queue of its own; a handler may do that."
-
-
-async def refuse_sessions(tr: Transaction, layout: Layout, what: str, remedy: str = "") -> None:
-    """Refuse a queue that has items in sessions, which would be left out. One read by snapshot.
-
-    Args:
-        what: the caller, for the message.
-        remedy: how the caller can see these items; "" if it can't.
-
-    Raises:
-        StreamError: it has.
-    """
-    if await rows(tr.snapshot, *within(layout.space["items"].key()), limit=1):
-        raise StreamError(
-            f"{layout.describe()} has items in sessions, and {what} does not see these. {remedy or _FOR_A_STREAM} Take"
-            " them by fdbqueue.layers.Sessions or a Consumer of it, which keeps the order of each session."
-        )
-
-
 # Check that the batches of streams have the items that their records count.
 
 
@@ -560,3 +541,13 @@ def _part(tr: Transaction | Database, queue: Queue) -> BatchCheck:
 
 CHECK_PART = CheckPart(_part, ("streams",))
 """What streams add to `fdbqueue.check`."""
+RENAME_PART = RenamePart(
+    (
+        (
+            "a stream out of it",
+            lambda layout: layout.streams,
+            "Stop its query, and forget it: fdbqueue.spark.release and forget_stream.",
+        ),
+    )
+)
+"""What a rename knows of streams."""

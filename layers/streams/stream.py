@@ -32,7 +32,7 @@ from fdbqueue.lowlevel import (
 )
 from fdbqueue.reads.queue_rows import read_figures
 from fdbqueue.stored.counters import in_order
-from fdbqueue.stored.places import read_payload
+from fdbqueue.stored.places import read_payload, refuse_own_items
 from fdbqueue.stored.settings import refuse_renamed
 
 from ..leases import Leases
@@ -55,10 +55,10 @@ from .records import (
     check_record,
     check_run,
     encode,
-    refuse_sessions,
 )
 
 TIMERS = 64
+_A_QUEUE_OF_ITS_OWN = "For a stream, enqueue plain items into a queue of its own; a handler may do that."
 READ_ROWS = 2_000
 READ_BYTES = 1_000_000
 SEEN_US = 10_000_000
@@ -286,7 +286,7 @@ class Stream(Generic[V]):
 
     async def _look(self, tr: Transaction, watched: bool) -> tuple[StreamLook, list[Future[None]]]:
         now_us = self._now_us()
-        await refuse_sessions(tr, self._layout, "a stream")
+        await refuse_own_items(tr, self._layout, "a stream", _A_QUEUE_OF_ITS_OWN)
         _, written = await reclaim(tr, self._layout, limit=TIMERS, now_us=now_us, retry=self.leases.retry)
         record = await self._keys.stream(tr.snapshot)
         figures = await read_figures(tr, self._layout, pause=True)
@@ -326,7 +326,7 @@ class Stream(Generic[V]):
         if record is None:
             if terms.batch > 1 and terms.strict:
                 raise self._refusals.gone(terms.batch)
-            await refuse_sessions(tr, self._layout, "a stream")
+            await refuse_own_items(tr, self._layout, "a stream", _A_QUEUE_OF_ITS_OWN)
             record = StreamRecord(epoch=terms.epoch, acked=terms.batch - 1, begun_us=now_us)
         elif not check_record(record, self._refusals, terms):
             return BatchRecord(sealed=True), True

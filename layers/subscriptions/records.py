@@ -10,8 +10,10 @@ import msgspec
 
 from fdbqueue import FormatError
 from fdbqueue.engine.api import Value
+from fdbqueue.engine.keys import is_within
 from fdbqueue.lowlevel import UNREADABLE, Layout, Shown, Transaction, fdb_tuple, rows, started, value_of, within
 from fdbqueue.stored.items import kept_size_of
+from fdbqueue.stored.settings import RenamePart
 
 # The stored records of subscriptions.
 
@@ -296,3 +298,18 @@ def is_suspended(layout: Layout, name: str, stored: bytes) -> bool:
         FormatError: this version of the library can't read it.
     """
     return read_registration(layout, name, stored).suspended
+
+
+def _moved(key: bytes, value: bytes, old: Layout, new: Layout) -> bytes:
+    """Return the value of a key under another name. The pointer of a browser names a key of the queue."""
+    if not is_within(key, old.pointers.key()):
+        return value
+    pointer = msgspec.msgpack.decode(value)
+    after = pointer.get("after", b"")
+    if not is_within(after, old.prefix):
+        return value
+    return msgspec.msgpack.encode({**pointer, "after": new.prefix + after[len(old.prefix) :]})
+
+
+RENAME_PART = RenamePart(waits=(lambda layout: layout.waiting,), moved=_moved)
+"""What a rename knows of subscriptions."""

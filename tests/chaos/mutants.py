@@ -1680,7 +1680,7 @@ MUTANTS = (
     Mutant(
         "keys of a user's layer are foreign",
         "fdbqueue/reads/check.py",
-        (("for of in part.owns]", "for of in ()]"),),
+        (("(*part.owns, *(", "(*("),),
         tests=(
             "tests/layers/leases/test_leases_foreign_keys.py::test_keys_of_queues_and_layers_below_a_name_are_not_removed",
         ),

@@ -16,7 +16,7 @@ from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.smart.smart import MESSAGES
 from fdbqueue.layers.staged import StagedQueue
-from fdbqueue.verbs.checking import JOBS
+from fdbqueue.spark.partition_log import JOBS
 from tests.cli.conftest import Run, beside
 from tests.cli.test_leasing import lines
 from tests.cli.test_terminal import on_terminal

@@ -147,7 +147,6 @@ DECODES = {
     "fdbqueue/stored/names.py": "reads texts of names",
     "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "layers/sessions/session/address.py": "reads a position",
-    "fdbqueue/verbs/renaming.py": "rewrites pointers of sessions",
     "fdbqueue/observe/figures.py": HINT,
     "layers/blobs/_blobs.py": HINT,
     "layers/blobs/_uploads.py": HINT,

@@ -30,7 +30,9 @@ from fdbqueue.lowlevel import (
     within,
 )
 from fdbqueue.stored.names import session_told
-from fdbqueue.stored.settings import SettingsPart
+from fdbqueue.stored.settings import OwnItems
+
+from .address import refuse_of_session
 
 SessionName: TypeAlias = str | bytes | tuple[Any, ...]
 """A session's name."""
@@ -336,13 +338,19 @@ class Keys:
         return Place(self._gates["line"] + gate)
 
 
-SETTINGS_PART = SettingsPart(
-    lambda layout: (Layout(layout.space["line"]),),
-    lambda layout: layout.space["session"],
-    "sessions",
-    "Wait until their consumers have ended them, or remove them: Sessions.remove. A paused session ends only after"
-    " Sessions.resume, and a blocked one only after Sessions.skip",
+OWN_ITEMS = OwnItems(
+    what="sessions",
+    items=lambda layout: layout.space["items"],
+    records=lambda layout: layout.space["session"],
+    seen="`list` and `browse` of fdbqueue.layers.Sessions show them. Take them by Sessions or a Consumer of it, which"
+    " keeps the order of each session.",
+    ends="Wait until their consumers have ended them, or remove them: Sessions.remove. A paused session ends only after"
+    " Sessions.resume, and a blocked one only after Sessions.skip.",
+    refuses=refuse_of_session,
+    heads=lambda layout: (Layout(layout.space["line"]),),
+    codec_key=lambda layout: layout.space["state"].key(),
 )
+"""What a queue's own verbs know of items in sessions."""
 
 
 def pack_name(session: SessionName) -> bytes:
