@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from fdbqueue.engine.api import Database, Transaction
 from fdbqueue.engine.steps import run
 from fdbqueue.errors import OtherCodec
+from fdbqueue.layers.leases.done import sessions_of
 from fdbqueue.layers.priority import Levels
 from fdbqueue.layers.sessions import Sessions
 from fdbqueue.layers.sessions.workers.rows import SessionRow, append_rows
@@ -197,8 +198,8 @@ def sessions_at(options: Options, layout: Layout) -> Sessions:
         queue: Queue[Any] = Queue(layout.space, codec=options.codec)
         return Sessions(queue, levels=options.levels)
     made = function_named("sessions", options.sessions, Sessions)(layout.space)
-    found = getattr(made, "sessions", made)  # those of Results or Groups
-    if not isinstance(found, Sessions) or found.layout.prefix != layout.prefix:
+    found = sessions_of(made)  # those of Results or Groups, too
+    if found is None or found.layout.prefix != layout.prefix:
         raise TypeError(
             f"The option sessions names a function that returns the Sessions of the subspace that it is given. For"
             f" {layout.describe()}, {options.sessions} returned {made!r}."

@@ -15,10 +15,10 @@ from fdbqueue.engine.transactional import repeated
 from fdbqueue.lowlevel import Database, Layout, Shown, Transaction, V, count, rows, value_of
 from fdbqueue.stored.items import BLOB_ID_BYTES, Blob, with_blob
 
-from ..common.composing import EnqueuesInSessions, QueueWithLeases
+from ..common.composing import QueueWithLeases
 from ..groups import Groups
 from ..leases import Leases
-from ..leases.done import entered_at, position_in, sessions_of
+from ..leases.done import EnqueuesInSessions, entered_at, position_in, sessions_of
 from ..priority import PriorityQueue
 from ..results import Completion, Results
 from ..sessions import Sessions

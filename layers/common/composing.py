@@ -19,10 +19,10 @@ from fdbqueue import Item, Position, Queue
 from fdbqueue.lowlevel import Browser, ByPosition, Database, Editing, Steps, Transaction, V, check_limit, verb
 
 from ..leases import Head, Leases
-from ..leases.done import sessions_of, takes_transactions
+from ..leases.done import EnqueuesInSessions, sessions_of, takes_transactions
 
 
-class QueueWithLeases(ByPosition[V]):
+class QueueWithLeases(EnqueuesInSessions, ByPosition[V]):
     """A kind of queue. Other layers take its `leases` when they are given it."""
 
     leases: Leases[V]
@@ -102,15 +102,6 @@ class Enqueues(Protocol):
 
     @property
     def leases(self) -> Leases[Any]: ...
-    @property
-    def enqueue(self) -> Any: ...
-
-
-class EnqueuesInSessions(Protocol):
-    """`Sessions`, or a layer of them."""
-
-    @property
-    def sessions(self) -> Any: ...
     @property
     def enqueue(self) -> Any: ...
 

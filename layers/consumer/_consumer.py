@@ -16,11 +16,11 @@ from fdbqueue.base.arguments import check_flag, check_whole
 from fdbqueue.lowlevel import Database, Named, Steps, V, only_database, verb
 from fdbqueue.stored.names import queue_text
 
-from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
+from ..common.composing import QueueWithLeases, given_leases
 from ..common.handlers import Handler, Middleware, bound, checked
 from ..common.waiting import Beside, at_signals, in_event_loop
 from ..leases import Leases
-from ..leases.done import sessions_of
+from ..leases.done import EnqueuesInSessions, sessions_of
 from ..leases.lease import not_negative, positive, this_consumer
 from ..sessions import SessionLease, Sessions
 from ..subscriptions import Subscription

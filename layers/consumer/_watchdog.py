@@ -34,11 +34,11 @@ from fdbqueue.base.arguments import check_whole
 from fdbqueue.lowlevel import Database, Named, Shown, attempts, only_database, verb
 from fdbqueue.stored.shapes import Due
 
-from ..common.composing import EnqueuesInSessions, QueueWithLeases, given_leases
+from ..common.composing import QueueWithLeases, given_leases
 from ..common.handlers import call_back, fields, not_awaited
 from ..common.waiting import Stop, long_wait
 from ..leases import Leases, Reclaimed
-from ..leases.done import sessions_of
+from ..leases.done import EnqueuesInSessions, sessions_of
 from ..leases.lease import positive
 
 _log = logging.getLogger("fdbqueue.layers.consumer")

@@ -32,9 +32,17 @@ from fdbqueue.moves.ends import GroupRecord, group_keys
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.stored.shapes import check_name
 
-from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
+from ..common.composing import Enqueues, QueueWithLeases, enqueues_in_transactions
 from ..leases import FollowUp, Leases
-from ..leases.done import check_follow_ups, entered_at, follow_ups_of, mark, position_in, sessions_of
+from ..leases.done import (
+    EnqueuesInSessions,
+    check_follow_ups,
+    entered_at,
+    follow_ups_of,
+    mark,
+    position_in,
+    sessions_of,
+)
 from ..leases.lease import positive
 from ._group import HOLD_SECONDS, Group, check_token, set_hold
 

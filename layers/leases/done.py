@@ -65,12 +65,13 @@ class Entered(NamedTuple):
         return self.home.available.position(self.home.available.key(self.address))
 
 
-def sessions_of(layer: object) -> Sessions | None:
-    """Return the sessions that a layer's items go to; None: they are the queue's plain items.
+class EnqueuesInSessions:
+    """`Sessions`, and what may be a layer of them, as `Results`: it has them as `sessions`."""
 
-    `Sessions` have them as `sessions`, and so has a layer of them, as `Results`. A stranger's layer may be one, too.
-    """
-    return getattr(layer, "sessions", None)
+
+def sessions_of(layer: object) -> Sessions | None:
+    """Return the sessions that a layer's items go to; None: they are the queue's plain items."""
+    return cast(Any, layer).sessions if isinstance(layer, EnqueuesInSessions) else None
 
 
 async def entered_at(tr: Transaction, target: object, layout: Layout, position: Position, session: object) -> Entered:

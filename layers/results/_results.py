@@ -34,10 +34,18 @@ from fdbqueue.lowlevel import (
 from fdbqueue.moves.ends import OutcomeRecord
 from fdbqueue.stored.shapes import Due
 
-from ..common.composing import Enqueues, EnqueuesInSessions, QueueWithLeases, enqueues_in_transactions
+from ..common.composing import Enqueues, QueueWithLeases, enqueues_in_transactions
 from ..common.waiting import NotEnded, long_wait, until_ended
 from ..leases import FollowUp, Leases
-from ..leases.done import check_follow_ups, entered_at, follow_ups_of, mark, position_in, sessions_of
+from ..leases.done import (
+    EnqueuesInSessions,
+    check_follow_ups,
+    entered_at,
+    follow_ups_of,
+    mark,
+    position_in,
+    sessions_of,
+)
 from ..leases.lease import positive
 from ..leases.transitions import Transitions
 from .ends import end_outcome

@@ -28,7 +28,7 @@ from fdbqueue.stored.policies import check_policy
 
 from ..common.batcher import TransactionBatcher
 from ..leases import Backoff, Disposition, Done, FollowUp
-from ..leases.done import Entered, done_of
+from ..leases.done import EnqueuesInSessions, Entered, done_of
 from ..leases.enqueueing import enqueue_with_notes
 from ..leases.lease import check_timeout, check_waits, not_negative, positive, this_consumer, visible_at
 from ..leases.transitions import Retry, check_failure
@@ -56,7 +56,7 @@ QUEUE_BYTES = 6_500
 """The most bytes of the name of a queue with sessions, as a key."""
 
 
-class Sessions(Named, Operators[V]):
+class Sessions(Named, EnqueuesInSessions, Operators[V]):
     """Items in sessions: one worker a session, one item at a time, and a fair turn for each session.
 
     A verb takes a transaction, composes and commits nothing. Or it takes a database, and then commits on its own,

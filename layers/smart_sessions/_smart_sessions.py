@@ -26,6 +26,7 @@ from fdbqueue.lowlevel import (
     verb,
 )
 
+from ..leases.done import EnqueuesInSessions
 from ..leases.transitions import Transitions
 from ..sessions import Sessions
 from ..sessions.line.line import Line, SessionEntry, enter_session, enter_sessions, generation_to_enter
@@ -238,7 +239,7 @@ class Addressed(Incoming):
     """The session's packed name."""
 
 
-class SmartSessions(Named):
+class SmartSessions(Named, EnqueuesInSessions):
     """Sessions whose waiting items decide about incoming items of their session.
 
     Lease, ack, pause and look with the verbs of the sessions: ``smart.sessions.lease(db)``. A `Consumer` and a
