@@ -10,7 +10,7 @@ engine: the embedded one (`engine/embedded`) or a cluster (`engine/cluster.py`).
 interface.
 
 These folders (LEVEL 1) are the queue, the lower ones first: `base/` has small things that all use. `stored/` has the
-keys and the bytes under them: begin with `stored/layout.py`. `moves/` has what may happen to an item. `writes/` and
+keys and the bytes under them: begin with `stored/key_table.py`. `moves/` has what may happen to an item. `writes/` and
 `reads/` are the ways in, and the ways to look. `arrow/` does both with columns. `verbs/` is what a user calls: begin
 with `verbs/queue.py`. Each folder opens with a page of its own. Code that may wait is written as generators of futures
 (`engine/steps.py`), so that blocking and asyncio callers run the same code.

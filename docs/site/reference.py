@@ -16,7 +16,7 @@ import fdbqueue
 from docs.site import kernel
 from fdbqueue.cli.app import app
 from fdbqueue.engine.verb import BoundVerb, Verb
-from fdbqueue.stored import layout
+from fdbqueue.stored import key_table
 
 WIDTH = 88
 OWN_PAGE = 3
@@ -244,7 +244,7 @@ def recipes() -> Iterator[str]:
 
 
 def keys() -> str:
-    text = inspect.cleandoc(layout.__doc__ or "")
+    text = inspect.cleandoc(key_table.__doc__ or "")
     return markdown(text[text.index("All keys of") :])
 
 
@@ -315,7 +315,7 @@ def contents(found: dict[str, str], toc: dict[str, list[str]]) -> str:
 @functools.cache
 def anchors() -> dict[str, tuple[str, str]]:
     """Return the page and the anchor of each class and verb that the reference has, by ``Class`` and ``Class.verb``."""
-    found = {"fdbqueue/stored/layout.py": ("docs/reference/keys", "")}
+    found = {"fdbqueue/stored/key_table.py": ("docs/reference/keys", "")}
     for file, text in pages().items():
         if file in ("README.md", "recipes.md", "command-line.md", "keys.md", "kernel.md"):
             continue

@@ -28,7 +28,8 @@ from fdbqueue.reads.queue_rows import ItemCheck, MakesCheck, check_parts, conten
 from fdbqueue.stored.catalogue import NESTED_REMEDY, About, nested_told, nested_with, read_about
 from fdbqueue.stored.counters import COUNTED_RANKS, Stats, read_level_counts, read_own_stats
 from fdbqueue.stored.items import NO_NOTES, Chunked, Notes, has_notes, notes_of, parse
-from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout, is_own
+from fdbqueue.stored.key_table import FAMILIES, is_own
+from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.stored.places import ALL_STATES, CLAIMED, STATES, chunks_to_clear, claimed_places
 from fdbqueue.stored.positions import Place, is_packed
 from fdbqueue.stored.settings import (
@@ -152,7 +153,7 @@ class WatchedRange:
 # Foreign keys: keys below a queue's name that the library did not write, or that a newer version wrote.
 #
 # One rule: a key below the queue's name is foreign if the table of keys does not have it (`is_own` in
-# `fdbqueue/stored/layout.py`). Keys of a queue whose name is below this one are passed by, and so are keys that a
+# `fdbqueue/stored/key_table.py`). Keys of a queue whose name is below this one are passed by, and so are keys that a
 # user's
 # layer names in its `CheckPart`.
 

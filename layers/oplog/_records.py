@@ -31,7 +31,7 @@ from fdbqueue.lowlevel import (
     notes_of,
     with_notes,
 )
-from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.key_table import FAMILIES
 from fdbqueue.stored.places import CLAIMED
 from fdbqueue.stored.positions import is_packed
 from fdbqueue.stored.shapes import Shape

@@ -1658,7 +1658,7 @@ MUTANTS = (
     ),
     Mutant(
         "a key that begins as no family does is not foreign",
-        "fdbqueue/stored/layout.py",
+        "fdbqueue/stored/key_table.py",
         (
             (
                 "    return any(\n        is_",
@@ -1671,7 +1671,7 @@ MUTANTS = (
     ),
     Mutant(
         "no key among those of sessions is foreign",
-        "fdbqueue/stored/layout.py",
+        "fdbqueue/stored/key_table.py",
         (("(not shape.is_nested or is_own(parts[-1]))", "True"),),
         tests=(
             "tests/layers/leases/test_leases_foreign_keys.py::test_any_key_that_the_table_does_not_have_is_named_and_removed",
@@ -1680,14 +1680,14 @@ MUTANTS = (
     Mutant(
         "keys of a user's layer are foreign",
         "fdbqueue/reads/check.py",
-        (("(*part.owns, *(", "(*("),),
+        (("(*part.owns, *(", "(*(), *("),),
         tests=(
             "tests/layers/leases/test_leases_foreign_keys.py::test_keys_of_queues_and_layers_below_a_name_are_not_removed",
         ),
     ),
     Mutant(
         "a key of a job is foreign",
-        "fdbqueue/stored/layout.py",
+        "fdbqueue/stored/key_table.py",
         (('Row(("job",), \'job, "owner", partition\'', 'Row(("job",), \'job, "own", partition\''),),
         tests=("tests/layers/together/test_own_keys.py::test_keys_that_few_programs_write_are_own",),
     ),

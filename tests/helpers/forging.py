@@ -10,7 +10,8 @@ from fdbqueue import Position
 from fdbqueue.engine.keys import Subspace, Versionstamp
 from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.stored.items import Notes, envelope, with_notes
-from fdbqueue.stored.layout import OTHERS, TABLE, Layout
+from fdbqueue.stored.key_table import OTHERS, TABLE
+from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.positions import pack
 from fdbqueue.stored.shapes import GROUP_KINDS, MEMBER_STATES, NAME_BYTES, NESTED, RAW, STAGES, TIMER_KINDS
 

@@ -26,7 +26,8 @@ from fdbqueue.engine.keys import is_within
 from fdbqueue.layers import Consumer, Monitor, Worker
 from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.observe import MetricsServer
-from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout
+from fdbqueue.stored.key_table import FAMILIES
+from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.stored.names import queue_text
 from fdbqueue.transfer import export_items, import_items
 from tests.helpers.forging import Forger, spaces_of

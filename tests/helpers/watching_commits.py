@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from fdbqueue import FDBError
 from fdbqueue.engine.transactional import TRANSACTIONS
-from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.key_table import FAMILIES
 from tests.helpers.standin import StandIn
 
 ONE_KEY = {"set", "clear", "add", "bit_and", "bit_or", "bit_xor", "max", "min", "byte_max", "byte_min"}

@@ -23,7 +23,8 @@ from fdbqueue.layers.smart.scanning import deadline_parts
 from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.moves.moves import announce
 from fdbqueue.spark.partition_log import MAX_JOB_ID_BYTES, JobKeys
-from fdbqueue.stored.layout import APPENDED_BYTES, CATALOGUE, MAX_KEY_BYTES, OTHERS, TABLE, Layout, Name, is_own
+from fdbqueue.stored.key_table import OTHERS, TABLE, is_own
+from fdbqueue.stored.layout import APPENDED_BYTES, CATALOGUE, MAX_KEY_BYTES, Layout, Name
 from fdbqueue.stored.positions import pack
 from fdbqueue.stored.shapes import NAME_BYTES, Due
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from fdbqueue import FormatError
 from fdbqueue.lowlevel import STATES, Transaction, fdb_tuple, notes_of, rows, value_of, within
 from fdbqueue.stored.items import notes_if_readable
-from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.key_table import FAMILIES
 from fdbqueue.stored.places import IN_QUEUE
 
 from ..session.records import (

@@ -36,7 +36,7 @@ from fdbqueue.reads.check import (
 )
 from fdbqueue.reads.queue_rows import MakesCheck
 from fdbqueue.stored.counters import signed, unsigned
-from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.key_table import FAMILIES
 from fdbqueue.stored.names import session_told
 from fdbqueue.stored.positions import REMOVE_FOREIGN
 

@@ -30,7 +30,7 @@ from fdbqueue.lowlevel import (
     value_of,
 )
 from fdbqueue.stored.counters import signed
-from fdbqueue.stored.layout import FAMILIES
+from fdbqueue.stored.key_table import FAMILIES
 from fdbqueue.stored.names import session_text
 from fdbqueue.stored.settings import check_renamed
 

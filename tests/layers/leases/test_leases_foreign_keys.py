@@ -15,7 +15,8 @@ from fdbqueue.layers.leases.timers import BEHIND_LIMIT, FIRE_LIMIT
 from fdbqueue.lowlevel import CheckPart, ItemCheck, add_to_check
 from fdbqueue.reads.check import SHOWN_KEYS
 from fdbqueue.reads.queue_rows import check_parts
-from fdbqueue.stored.layout import CATALOGUE, FAMILIES, Layout
+from fdbqueue.stored.key_table import FAMILIES
+from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.stored.positions import pack
 from tests.helpers.clock import Clock
 

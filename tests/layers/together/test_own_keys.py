@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -20,7 +21,8 @@ from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.layers.subscriptions.records import DISPATCHER
 from fdbqueue.spark.partition_log import JobKeys
 from fdbqueue.spark.sink_batches import SinkKeys
-from fdbqueue.stored.layout import CATALOGUE, Layout, is_own
+from fdbqueue.stored.key_table import is_own
+from fdbqueue.stored.layout import CATALOGUE, Layout
 from fdbqueue.stored.settings import OwnItems, RenamePart, own_items, rename_parts
 from fdbqueue.transfer import copy_queue
 from fdbqueue.verbs import renaming
@@ -171,6 +173,10 @@ def test_a_damaged_codec_of_an_imaginary_layer_goes_with_another_one(db: Any, dr
     assert [db[key] is not None for key in keys] == [False, True]
 
 
+def apart(name: str) -> Callable[[Layout], Subspace]:
+    return lambda layout: layout.space[name]
+
+
 def test_a_rename_obeys_what_an_imaginary_layer_says(db: Any, space: Subspace, monkeypatch: pytest.MonkeyPatch) -> None:
     async def at_once(seconds: float) -> None: ...
 
@@ -178,7 +184,7 @@ def test_a_rename_obeys_what_an_imaginary_layer_says(db: Any, space: Subspace, m
     monkeypatch.setattr(rename_parts, "parts", dict(rename_parts.parts))
     old, new = (Queue(space[name], codec="str").layout for name in ("old", "new"))
     Queue(space["old"], codec="str").enqueue(db, "x")
-    stays, waits, names = (lambda layout, name=name: layout.space[name] for name in ("stays", "waits", "names"))
+    stays, waits, names = map(apart, ("stays", "waits", "names"))
     for keys in stays, waits, names:
         db[keys(old).pack((1,))] = old.prefix
 
