@@ -1,7 +1,7 @@
-"""Attempts at one partition: each receives its rows, and writes those that are not in the queue yet, or holds them.
+"""Attempts at one partition: each receives its rows, and writes those that are not in yet, or stores them aside.
 
 All loads and streams into queues use the same `PartitionAttempt`. A `JobAttempt` writes to the queue at once. A
-`RowHolder` stores rows aside until it is known that they are the right ones. Both stop when they find the job
+`AsideAttempt` stores rows aside until it is known that they are the right ones. Both stop when they find the job
 committed.
 
     ahead    digests of rows that are in the queue and that this attempt has not met in its input
@@ -79,12 +79,12 @@ class PartitionReport:
     """The digest of all rows of the input, in any order."""
     stopped: bool = False
     """Whether it found the job committed. From then on it wrote nothing, and only counted its rows."""
-    held: HeldRows | None = None
+    aside: RowsAside | None = None
     """The place of its rows that are not in the queue yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class HeldRows:
+class RowsAside:
     """The rows that an attempt stored aside until all rows of its job were met (`loads.py`)."""
 
     token: bytes
@@ -144,7 +144,7 @@ class PartitionAttempt:
             time.monotonic() - self._started if self._started else 0.0,
             self._met.digest,
             self._stopped,
-            None if self._stopped else self._held(),
+            None if self._stopped else self._aside(),
         )
 
     def close(self) -> None:
@@ -180,7 +180,7 @@ class PartitionAttempt:
     def _finish(self) -> None:
         raise NotImplementedError
 
-    def _held(self) -> HeldRows | None:
+    def _aside(self) -> RowsAside | None:
         """Return the place of the rows that are not in the queue yet."""
         return None
 
@@ -397,7 +397,7 @@ class JobAttempt(PartitionAttempt):
         run(again(self._patience, FDBError(code)))
 
 
-class RowHolder(PartitionAttempt):
+class AsideAttempt(PartitionAttempt):
     """Stores one partition's rows aside, until its job or its batch is decided; or only counts them.
 
     Args:
@@ -450,8 +450,8 @@ class RowHolder(PartitionAttempt):
         self._refuse_ahead()
         self._store(rest=True)
 
-    def _held(self) -> HeldRows:
-        return HeldRows(self._token, self._values, self._batches)
+    def _aside(self) -> RowsAside:
+        return RowsAside(self._token, self._values, self._batches)
 
     def _store(self, *, rest: bool) -> None:
         while len(self._found) >= (1 if rest else _DIGESTS_A_VALUE):

@@ -32,7 +32,7 @@ from fdbqueue.engine.transactional import attempts, only_database, transactional
 from fdbqueue.errors import JobError
 from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.moves.admission import refuse_smart
-from fdbqueue.spark.attempts import HeldRows, JobAttempt, PartitionReport, RowHolder
+from fdbqueue.spark.attempts import AsideAttempt, JobAttempt, PartitionReport, RowsAside
 from fdbqueue.spark.partition_log import (
     JOBS_WITHOUT_A_QUEUE,
     Counted,
@@ -389,7 +389,7 @@ def _report(job_id: str, record: JobRecord, counts: dict[int, Counted], tried: i
     )
 
 
-def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submission: bytes) -> RowHolder:
+def store_aside(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submission: bytes) -> AsideAttempt:
     """Return an attempt at one partition of a job that was submitted before.
 
     It compares its rows with those that are in, and stores the others aside. Of a committed job it only counts them,
@@ -398,11 +398,11 @@ def hold(db: Database, keys: JobKeys, partition: int, begun: BegunJob, submissio
     Args:
         submission: identifies the rows that this submission of the job stores.
     """
-    return RowHolder(
+    return AsideAttempt(
         db,
         keys.record,
         partial(check_record, keys, partition, begun.stored),
-        partial(keys.held, submission),
+        partial(keys.aside, submission),
         partition,
         ahead=lambda: (row.value for row in entries(db, keys.log_entry(partition, 1), keys.log_end(partition))),
         stopped=begun.committed,
@@ -441,20 +441,23 @@ def release(
         )
     read = partial(_value, db, keys, record, submission)
     return [
-        report if report.held is None else _released(report, report.held, partial(read, report), attempt_at)
+        report if report.aside is None else _released(report, report.aside, partial(read, report), attempt_at)
         for report in reports
     ]
 
 
 def _released(
-    report: PartitionReport, held: HeldRows, read: Callable[[str, int], bytes], attempt_at: Callable[[int], JobAttempt]
+    report: PartitionReport,
+    aside: RowsAside,
+    read: Callable[[str, int], bytes],
+    attempt_at: Callable[[int], JobAttempt],
 ) -> PartitionReport:
     with closing(attempt_at(report.partition)) as attempt:
         try:
-            for number in range(held.skipped):
+            for number in range(aside.skipped):
                 digests = read("skipped", number)
                 attempt.skip([digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)])
-            for number in range(held.batches):
+            for number in range(aside.batches):
                 attempt.add(unpack(read("new", number)))
         except JobIsCommitted:  # another driver committed it, with the same rows or others: the commit compares
             return replace(report, stopped=True)
@@ -463,17 +466,17 @@ def _released(
 
 def drop(db: Database, keys: JobKeys, submission: bytes) -> None:
     """Remove the rows that the tasks of a submission stored. The job's commit removes rows that are stored later."""
-    clear(db, *keys.held_range(submission))
+    clear(db, *keys.aside_range(submission))
 
 
 def _value(
     db: Database, keys: JobKeys, record: bytes, submission: bytes, report: PartitionReport, kind: str, number: int
 ) -> bytes:
-    token = report.held.token if report.held else b""
+    token = report.aside.token if report.aside else b""
 
     async def body(tr: Transaction) -> list[KeyValue]:
         stored = tr.get(keys.record)
-        found = await rows(tr.snapshot, *keys.held_range(submission, token, kind, number))
+        found = await rows(tr.snapshot, *keys.aside_range(submission, token, kind, number))
         check_record(keys, report.partition, record, await value_of(stored))
         return found
 

@@ -137,7 +137,7 @@ class JobKeys(PartitionKeys):
         TypeError: the job id is not a str. ValueError: it is empty or too long.
     """
 
-    __slots__ = ("_held", "begin", "end", "job_id")
+    __slots__ = ("_aside", "begin", "end", "job_id")
 
     def __init__(self, layout: Layout, job_id: str) -> None:
         if not isinstance(job_id, str):
@@ -149,20 +149,20 @@ class JobKeys(PartitionKeys):
         space = layout.jobs[job_id]
         super().__init__(layout, space, space.key())
         self.job_id = job_id
-        self._held = space["held"]
+        self._aside = space["held"]
         beneath = space.range()
         self.begin: bytes = beneath.start
         """The begin and the end of the keys that are removed when the job is committed."""
         self.end: bytes = beneath.stop
 
-    def held(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
+    def aside(self, submission: bytes, token: bytes, kind: str, number: int, chunk: int) -> bytes:
         """Return the key of a chunk of the rows that an attempt stores aside."""
-        key: bytes = self._held.pack((submission, token, kind, number, chunk))
+        key: bytes = self._aside.pack((submission, token, kind, number, chunk))
         return key
 
-    def held_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
+    def aside_range(self, submission: bytes, *rest: bytes | str | int) -> tuple[bytes, bytes]:
         """Return the begin and end of the keys of the rows that a submission stores aside, or of a part of them."""
-        span = self._held.range((submission, *rest))
+        span = self._aside.range((submission, *rest))
         return span.start, span.stop
 
 

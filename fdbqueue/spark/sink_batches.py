@@ -39,7 +39,7 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.errors import StreamError
 from fdbqueue.layers.streams.records import decode, encode
 from fdbqueue.spark.appenders import Appender
-from fdbqueue.spark.attempts import BATCH_ROWS, PartitionReport, RowHolder
+from fdbqueue.spark.attempts import BATCH_ROWS, AsideAttempt, PartitionReport
 from fdbqueue.spark.loads import difference
 from fdbqueue.spark.options import Lost
 from fdbqueue.spark.partition_log import JobIsCommitted, PartitionKeys, RowLog, counted, entries
@@ -215,7 +215,7 @@ def batch_log(db: Database, batch: SinkBatch, partition: int, record: bytes) -> 
 
 def stage(
     db: Database, batch: SinkBatch, partition: int, *, part_rows: int = BATCH_ROWS, codec: str | None = None
-) -> RowHolder:
+) -> AsideAttempt:
     """Return an attempt at one partition that stores its rows aside.
 
     Args:
@@ -240,7 +240,7 @@ def stage(
         return keys.part(batch.query, batch.number, token, number, at)
 
     stopped = run(attempts(db, begin))
-    return RowHolder(db, keys.record, batch.check_undecided, key, partition, part_rows=part_rows, stopped=stopped)
+    return AsideAttempt(db, keys.record, batch.check_undecided, key, partition, part_rows=part_rows, stopped=stopped)
 
 
 def commit_at_once(db: Database, batch: SinkBatch, reports: Sequence[PartitionReport], run_id: str) -> bool:
@@ -277,9 +277,9 @@ def commit_batch(db: Database, batch: SinkBatch, appender: Appender, reports: Se
     Raises:
         StreamError: the name belongs to another query, the checkpoint is an older one, or stored rows are gone.
     """
-    held = [report.held for report in sorted(reports, key=lambda report: report.partition)]
-    decision = tuple((one.token, one.batches) for one in held if one is not None and one.batches)
-    decide = partial(_decide, batch=batch, decision=None if None in held else decision)
+    aside = [report.aside for report in sorted(reports, key=lambda report: report.partition)]
+    decision = tuple((one.token, one.batches) for one in aside if one is not None and one.batches)
+    decide = partial(_decide, batch=batch, decision=None if None in aside else decision)
     while True:
         record = run(attempts(db, decide))
         if record.batch > record.done:

@@ -40,11 +40,11 @@ from fdbqueue.spark.loads import (
     check_report,
     commit_job,
     drop,
-    hold,
     now_us,
     refuse_bypass,
     release,
     report_job,
+    store_aside,
 )
 from fdbqueue.spark.opening import check_database
 from fdbqueue.spark.options import CLAIM, LOAD, LOOK, SINK, STREAM, Options, parse, read_use
@@ -300,7 +300,7 @@ class FdbQueueWriter(DataSourceArrowWriter):
         begun = self._begun
         if begun is None or not (begun.resumed or begun.committed):
             return self._attempt(db, partition)
-        return hold(db, self._keys(), partition, begun, self._submission)
+        return store_aside(db, self._keys(), partition, begun, self._submission)
 
     def _attempt(self, db: Database, partition: int) -> JobAttempt:
         log = NoLog() if self._begun is None else job_log(db, self._keys(), partition, self._begun.stored)

@@ -98,7 +98,7 @@ class InProgress:
             self._tr.add_read_conflict_key(self._line.layout.leased.key(place))
         if record.limit:
             for packed in met:
-                self._tr.add_read_conflict_key(self._session.mark(packed))
+                self._tr.add_read_conflict_key(self._session.conflict_key(packed))
 
     def disturb(self, packed: bytes) -> None:
         """Make a transaction that begins or ends this item conflict with this one."""
@@ -106,7 +106,7 @@ class InProgress:
         if record is None:
             return
         if record.limit:
-            self._tr.add_write_conflict_key(self._session.mark(packed))
+            self._tr.add_write_conflict_key(self._session.conflict_key(packed))
         elif record.pointer:
             key = line.available.key(record.pointer)
             self._tr.add_write_conflict_key(key)

@@ -12,7 +12,7 @@ from fdbqueue import Queue
 from fdbqueue.engine import FDBError, predicates
 from fdbqueue.spark.appenders import Appender
 from fdbqueue.spark.attempts import At, JobAttempt, PartitionAttempt, PartitionReport
-from fdbqueue.spark.loads import begin_job, commit_job, hold, release
+from fdbqueue.spark.loads import begin_job, commit_job, release, store_aside
 from fdbqueue.spark.partition_log import JobHeader, JobKeys, JobReport, job_log
 from fdbqueue.spark.waiting_rows import SparkRows, digests_of
 from fdbqueue.stored.items import envelope
@@ -84,7 +84,7 @@ class Job:
         """Do what a task of the sink does with `values` as its input, whatever an earlier submission left."""
         if not self.begun.resumed and not self.committed:
             return self.run(values, partition, db=db)
-        return self._fed(hold(db or self.db, self.keys, partition, self.begun, self.submission), values)
+        return self._fed(store_aside(db or self.db, self.keys, partition, self.begun, self.submission), values)
 
     def _fed(self, attempt: PartitionAttempt, values: Sequence[bytes]) -> PartitionReport:
         for start in range(0, len(values), 25):

@@ -105,7 +105,7 @@ def test_both_attempts_of_a_task_store_rows_and_one_counts(db: Any, queue: Queue
     commit(db, queue.layout, 0, [slow])
     assert contents(db, queue) == [b"quick", b"er"]
     late = task(db, queue.layout, 0, 0, [b"late"])
-    assert (late.held, late.stopped, late.rows) == (None, True, 1)
+    assert (late.aside, late.stopped, late.rows) == (None, True, 1)
 
 
 def test_an_older_checkpoint_and_another_query_are_refused(db: Any, queue: Queue[bytes]) -> None:

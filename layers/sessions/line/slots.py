@@ -123,7 +123,7 @@ class Slots:
         *Conflicts:* with a transaction that leases the item, or ends its lease.
         """
         if record.slots:
-            tr.add_read_conflict_key(session.mark(packed))
+            tr.add_read_conflict_key(session.conflict_key(packed))
         for slot, entry in (await self.pointers(tr.snapshot, session, record)).items():
             if slot and entry.current != packed:
                 continue
@@ -228,8 +228,8 @@ class Slots:
         """
         packed = session.layout.available.packed(row.key)
         tr.add_read_conflict_key(row.key)
-        tr.add_read_conflict_key(session.mark(packed))
-        tr.add_write_conflict_key(session.mark(packed))
+        tr.add_read_conflict_key(session.conflict_key(packed))
+        tr.add_write_conflict_key(session.conflict_key(packed))
         self.note(tr, session, slot, place, packed)
 
     async def following(self, tr: Transaction, turn: Turn, head: SessionHead) -> KeyValue | None:

@@ -251,7 +251,7 @@ class Session:
                 head.wake_at_us = notes_if_readable(first_delayed[0].value).visible_at_us
         return head
 
-    def mark(self, packed: bytes) -> bytes:
+    def conflict_key(self, packed: bytes) -> bytes:
         """Return a key for the conflicts between slots that take the same item. It is never written."""
         key: bytes = self.slots_prefix + b"\x00\x00" + packed
         return key
@@ -290,7 +290,7 @@ class Session:
                     break
                 row = head.rows[0]
                 packed = self.layout.available.packed(row.key)
-                tr.add_read_conflict_key(self.mark(packed))
+                tr.add_read_conflict_key(self.conflict_key(packed))
                 tr.add_read_conflict_key(row.key)  # another slot, or a sweep, may remove it too
                 verdicts[0].remove(moves, packed, cleared=False)
                 head = await self._look_beside(tr, held)
@@ -327,7 +327,7 @@ class Session:
             if packed is None or packed not in held:
                 yield row
                 if packed is not None:
-                    tr.add_read_conflict_key(self.mark(packed))
+                    tr.add_read_conflict_key(self.conflict_key(packed))
 
     def add_conflicts_with_arrivals(self, tr: Transaction) -> None:
         """Conflict with every item that is enqueued meanwhile.

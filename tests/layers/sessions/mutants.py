@@ -141,7 +141,12 @@ MUTANTS = (
     Mutant(
         "an item is given to two slots",
         SLOTS,
-        (("        tr.add_read_conflict_key(session.mark(packed))\n        tr.add_write", "        tr.add_write"),),
+        (
+            (
+                "        tr.add_read_conflict_key(session.conflict_key(packed))\n        tr.add_write",
+                "        tr.add_write",
+            ),
+        ),
     ),
     Mutant(
         "a slot looks for an item without those that others hold",

@@ -56,7 +56,7 @@ def test_keys_that_few_programs_write_are_own(db: Any, space: Subspace) -> None:
     for name in (7, None, ("a", 1.5), b"x"):
         TokenBucket(queue, name, count=1).take(db)
     keys = [
-        *(job.record, job.owner(0), job.count(1), job.log_entry(2, 300), job.held(b"s", b"t", "rows", 0, 1)),
+        *(job.record, job.owner(0), job.count(1), job.log_entry(2, 300), job.aside(b"s", b"t", "rows", 0, 1)),
         *(sink.record, sink.part("query", 3, b"t", 0, 1), logs.owner(0), logs.count(1), logs.log_entry(2, 300)),
         *(
             layout.pointers.pack((DISPATCHER,)),
