@@ -201,7 +201,7 @@ def passed_by(tr: Transaction | Database, layout: Layout) -> list[tuple[bytes, b
     queues = [row.key[len(CATALOGUE) :] for page in pages(tr, begin, end) for row in page]
     spaces = [of for part in check_parts.added() for of in (*part.owns, *(one for _, one in part.leaves_out))]
     spaces += [of for apart in own_items.added() for of in (apart.items, apart.records)]
-    spaces += [of for moving in rename_parts.added() for _, of, _ in moving.stays]
+    spaces += [moving.stays for moving in rename_parts.added() if moving.stays is not None]
     layers = [of(layout).key() for of in spaces]
     layers += [head.prefix for apart in own_items.added() for head in apart.heads(layout)]
     return [within(prefix) for prefix in (*queues, *layers)]

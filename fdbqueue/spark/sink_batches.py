@@ -451,6 +451,6 @@ def differ(batch: SinkBatch) -> StreamError:
 
 
 RENAME_PART = RenamePart(
-    (("a stream into it", lambda layout: layout.sinks, "Write to a queue of the new name instead, by a new query."),)
+    "a stream into it", lambda layout: layout.sinks, "Write to a queue of the new name instead, by a new query."
 )
 """What a rename knows of sinks."""

@@ -59,17 +59,6 @@ class Row:
         object.__setattr__(self, "packed", fdb_tuple.pack(self.parts))
         object.__setattr__(self, "shape", Shape(self.rest))
 
-    def of(self, layout: KeyTable) -> Any:
-        """Return a layout's attribute."""
-        return self.make(layout.prefix + self.packed)
-
-
-@dataclass(frozen=True, slots=True)
-class Derived:
-    """An attribute that a layout makes when it is first asked for it."""
-
-    of: Callable[[Any], Any]
-
 
 def _place(parts: Elements, rest: str, value: str, by: str) -> Place:
     return cast(Place, Row(parts, rest, value, by, Place))
@@ -88,11 +77,6 @@ class KeyTable:
 
     prefix: bytes
     """The queue's part of its keys."""
-
-    def __init_subclass__(cls) -> None:
-        for name, made in [*vars(cls).items()]:
-            if isinstance(made, Derived):
-                setattr(cls, name, _Once(name, made.of))
 
     leased = _place(("lease",), "index, random", "the envelope of an item that is leased", "layers/leases")
     delayed = _place(
@@ -225,27 +209,8 @@ class KeyTable:
     agents = _space(("agent",), "agent", "the lease that an agent's lock has, and when it was to end", "agent servers")
 
 
-class _Once:
-    """Makes an attribute when it is first asked for. Then the layout has it itself.
-
-    A `__getattr__` for this would make each use of every attribute slow.
-    """
-
-    def __init__(self, name: str, of: Callable[[Any], Any]) -> None:
-        self._name = name
-        self._of = of
-
-    def __get__(self, layout: KeyTable | None, owner: type[KeyTable]) -> Any:
-        if layout is None:
-            raise AttributeError(f"The class {owner.__name__} has no attribute {self._name!r}, but each layout has.")
-        made = layout.__dict__[self._name] = self._of(layout)
-        return made
-
-
 TABLE = {name: row for name, row in vars(KeyTable).items() if isinstance(row, Row)}
 """The rows of the table, by attribute."""
-for _name, _row in TABLE.items():
-    setattr(KeyTable, _name, _Once(_name, _row.of))
 OTHERS = (
     Row(("timer",), 'at_us, 0, client, "grant"', "empty; until then the client takes a grant", "layers/leases"),
     Row(("timer",), "at_us, 0, group, kind of a group", "empty; when a group's hold or time ends", "ends.py"),

@@ -14,7 +14,9 @@ Position(index=7, random=b'random')
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Self, TypeAlias, TypeVar, cast
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self, TypeAlias, TypeVar, cast
 
 from fdbqueue.base.arguments import surrogate
 from fdbqueue.base.position import Position
@@ -24,7 +26,7 @@ from fdbqueue.engine.keys import tuple as fdb_tuple
 from fdbqueue.engine.steps import rows
 from fdbqueue.errors import FormatError
 from fdbqueue.stored.codecs import UNREADABLE
-from fdbqueue.stored.key_table import FAMILIES, Derived, KeyTable
+from fdbqueue.stored.key_table import FAMILIES, TABLE, KeyTable, Row
 from fdbqueue.stored.known import Known
 from fdbqueue.stored.positions import (
     REMOVE_FOREIGN,
@@ -54,8 +56,13 @@ MAX_PREFIX_BYTES = MAX_KEY_BYTES - APPENDED_BYTES
 STAMPED = b"\x33"  # type code of a versionstamp in a tuple
 
 
+@dataclass(frozen=True, slots=True)
+class _Derived:
+    of: Callable[[Any], Any]
+
+
 def _derived(of: Callable[[Layout], T]) -> T:
-    return cast(T, Derived(of))
+    return cast(T, _Derived(of))
 
 
 class Layout(KeyTable):
@@ -372,6 +379,34 @@ class Layout(KeyTable):
         ("'orders'", "('shop', 'orders')")
         """
         return described(name_of(self.prefix))
+
+
+class _Once:
+    """Makes an attribute when it is first asked for. Then the layout has it itself.
+
+    A `__getattr__` for this would make each use of every attribute slow.
+    """
+
+    def __init__(self, name: str, of: Callable[[Layout], Any]) -> None:
+        self._name = name
+        self._of = of
+
+    def __get__(self, layout: Layout | None, owner: type[Layout]) -> Any:
+        if layout is None:
+            raise AttributeError(f"The class {owner.__name__} has no attribute {self._name!r}, but each layout has.")
+        made = layout.__dict__[self._name] = self._of(layout)
+        return made
+
+
+def _of_row(row: Row, layout: Layout) -> Any:
+    return row.make(layout.prefix + row.packed)
+
+
+for _name, _row in TABLE.items():
+    setattr(Layout, _name, _Once(_name, partial(_of_row, _row)))
+for _name, _made in [*vars(Layout).items()]:
+    if isinstance(_made, _Derived):
+        setattr(Layout, _name, _Once(_name, _made.of))
 
 
 def name_of(prefix: bytes) -> Elements | bytes:

@@ -98,9 +98,12 @@ own_items: Contributions[OwnItems] = Contributions(sessions="fdbqueue.layers.ses
 class RenamePart:
     """What a rename has to know of a layer's keys. It moves all that no part names, byte for byte."""
 
-    stays: tuple[tuple[str, Keys, str], ...] = ()
-    """What knows the queue by its name, so that a rename is refused: in words, where it is, and a sentence that says
-    what to do, in which "{queue}" is the queue."""
+    what: str = ""
+    """What knows the queue by its name, in words: a rename is refused while it is there."""
+    stays: Keys | None = None
+    """Where that is."""
+    remedy: str = ""
+    """A sentence: what to do about it. "{queue}" in it is the queue."""
     waits: tuple[Keys, ...] = ()
     """Where processes that wait for items have keys: these are not moved."""
     moved: Callable[[bytes, bytes, Layout, Layout], bytes] | None = None

@@ -510,15 +510,8 @@ async def _left(tr: Transaction, *, layout: Layout) -> int:
 
 
 RENAME_PART = RenamePart(
-    (
-        (
-            "the record of a copy to another database, by which a repeated copy goes on",
-            lambda layout: layout.streams[COPY_STREAM],
-            (
-                "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source, Queue({queue}),"
-                " target=target)."
-            ),
-        ),
-    )
+    "the record of a copy to another database, by which a repeated copy goes on",
+    lambda layout: layout.streams[COPY_STREAM],
+    "If no copy will go on, remove the record: fdbqueue.transfer.release_copy(source, Queue({queue}), target=target).",
 )
 """What a rename knows of copies."""

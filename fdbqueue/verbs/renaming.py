@@ -366,8 +366,8 @@ def _refused(layout: Layout) -> Iterator[tuple[str, Subspace, str]]:
     for apart in own_items.all().values():
         yield apart.what, apart.records(layout), apart.ends
     for part in rename_parts.all().values():
-        for what, keys, remedy in part.stays:
-            yield what, keys(layout), remedy.format(queue=layout.describe())
+        if part.stays is not None:
+            yield part.what, part.stays(layout), part.remedy.format(queue=layout.describe())
 
 
 async def _has_keys(tr: Transaction, layout: Layout) -> bool:

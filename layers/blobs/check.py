@@ -95,5 +95,5 @@ async def _is_stray(tr: Transaction, layout: Layout, blob: bytes) -> bool:
     return bool(pieces) and not (await value_of(upload)).present()
 
 
-RENAME_PART = RenamePart((("an upload of a blob", lambda layout: layout.uploads, "Wait until it has ended."),))
+RENAME_PART = RenamePart("an upload of a blob", lambda layout: layout.uploads, "Wait until it has ended.")
 """What a rename knows of blobs."""

@@ -145,12 +145,8 @@ def end_membership(tr: Transaction, layout: Layout, packed: bytes, notes: Notes,
 
 
 RENAME_PART = RenamePart(
-    (
-        (
-            "groups",
-            lambda layout: layout.groups,
-            "Wait until they have ended, or cancel them. An ended group is kept for a while.",
-        ),
-    )
+    "groups",
+    lambda layout: layout.groups,
+    "Wait until they have ended, or cancel them. An ended group is kept for a while.",
 )
 """What a rename knows of groups."""

@@ -542,12 +542,8 @@ def _part(tr: Transaction | Database, queue: Queue) -> BatchCheck:
 CHECK_PART = CheckPart(_part, ("streams",))
 """What streams add to `fdbqueue.check`."""
 RENAME_PART = RenamePart(
-    (
-        (
-            "a stream out of it",
-            lambda layout: layout.streams,
-            "Stop its query, and forget it: fdbqueue.spark.release and forget_stream.",
-        ),
-    )
+    "a stream out of it",
+    lambda layout: layout.streams,
+    "Stop its query, and forget it: fdbqueue.spark.release and forget_stream.",
 )
 """What a rename knows of streams."""

@@ -191,7 +191,7 @@ def test_a_rename_obeys_what_an_imaginary_layer_says(db: Any, space: Subspace, m
     def moved(key: bytes, value: bytes, old: Layout, new: Layout) -> bytes:
         return new.prefix if key == names(old).pack((1,)) else value
 
-    rename_parts.add("dreams", RenamePart((("a nap", stays, "Wake up {queue}."),), (waits,), moved))
+    rename_parts.add("dreams", RenamePart("a nap", stays, "Wake up {queue}.", (waits,), moved))
     with pytest.raises(TransferError, match=re.escape(f"has a nap. Nothing was changed. Wake up {old.describe()}.")):
         fdbqueue.rename(db, space["old"], space["new"])
     assert [db[keys(old).pack((1,))] is not None for keys in (stays, waits, names)] == [True] * 3
