@@ -347,7 +347,7 @@ def _looks(
 
 def figures_record(one: QueueFigures) -> JsonRecord:
     """Return the times and waiting calls of a queue as a record has them."""
-    own = {"overdue": len(one.rows.due), "oldest_age_s": one.stored_age_s, "oldest_age_at_least_s": one.oldest_age_s}
+    own = {"overdue": one.overdue, "oldest_age_s": one.stored_age_s, "oldest_age_at_least_s": one.oldest_age_s}
     return {**own, "requests": one.requests, "wanted": one.wanted}
 
 

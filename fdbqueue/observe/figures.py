@@ -170,10 +170,11 @@ class QueueLook:
         await self._first
         return self._rows
 
-    async def troubles(self) -> Troubles:
-        """Read the rest, after `rows`, and return what is wrong."""
+    async def troubles(self) -> tuple[Troubles, int]:
+        """Read the rest, after `rows`. Return what is wrong, and how many timers are late."""
         await read_rows(self._tr, [self._rows], int(self._now * 1e6), begun=True)
-        return worst_first(figures_of(self._rows, self._now, None, await self._record, ANY).troubles)
+        found = figures_of(self._rows, self._now, None, await self._record, ANY)
+        return worst_first(found.troubles), found.overdue
 
 
 def queue_names(db: Database) -> list[str]:

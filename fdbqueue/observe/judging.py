@@ -22,6 +22,7 @@ from fdbqueue.layers.sessions.session.records import name_of as session_of
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.admission import items_in
 from fdbqueue.observe.reading import ReadRows
+from fdbqueue.reads.queue_rows import or_more
 from fdbqueue.reads.trouble import Severity, Trouble
 from fdbqueue.stored.catalogue import nested_told
 from fdbqueue.stored.counters import Stats
@@ -315,17 +316,18 @@ def _full_quota(seen: QueueFigures) -> Trouble | None:
 
 def _expired_leases(seen: QueueFigures) -> Trouble | None:
     late = [at for at, kind in seen.late if kind == Due.LEASE]
-    return _late(seen, "expired_leases", late, counted(len(late), "lease has", "leases have") + " expired")
+    return _late(seen, "expired_leases", late, "lease has expired", "leases have expired")
 
 
 def _overdue_timers(seen: QueueFigures) -> Trouble | None:
     late = [at for at, kind in seen.late if kind not in (Due.LEASE, "")]
-    return _late(seen, "overdue_timers", late, counted(len(late), "timer is", "timers are") + " overdue")
+    return _late(seen, "overdue_timers", late, "timer is overdue", "timers are overdue")
 
 
-def _late(seen: QueueFigures, kind: str, late: Sequence[float], told: str) -> Trouble | None:
+def _late(seen: QueueFigures, kind: str, late: Sequence[float], one: str, many: str) -> Trouble | None:
     if not late:
         return None
+    told = counted(len(late), one, or_more(seen.overdue) + many)
     severity, then = _who_ends(seen, STEPS[kind][0], min(late), "it" if len(late) == 1 else "them")
     return seen.trouble(kind, told + then, severity=severity, many=len(late), since=min(late))
 
@@ -395,12 +397,14 @@ def _no_consumer(seen: QueueFigures) -> Trouble | None:
         return None
     if seen.enqueued_at is not None and seen.now - seen.enqueued_at < OLD_SECONDS:
         return None
-    there = counted(seen.available, "item is", "items are")
-    told = f"{there} available, and no consumer waits or has one. Is a consumer running?"
+    ready = 0 if seen.sessions is None else seen.sessions.ready
+    told = [counted(plain, "item is available", "items are available")] if (plain := seen.available - ready) else []
+    told += [counted(ready, "session is ready", "sessions are ready")] if ready else []
+    text = f"{' and '.join(told)}, and no consumer waits or has one. Is a consumer running?"
     # Without a stored time it may be a moment.
     severity: Severity | None = "note" if seen.enqueued_at is None else None
     since = seen.enqueued_at or seen.seen_since
-    return seen.trouble("no_consumer", told, severity=severity, many=seen.available, since=since)
+    return seen.trouble("no_consumer", text, severity=severity, many=seen.available, since=since)
 
 
 def _many_attempts(seen: QueueFigures) -> Trouble | None:

@@ -34,7 +34,7 @@ from fdbqueue.layers.staged.requests import Requests
 from fdbqueue.layers.subscriptions.records import is_suspended
 from fdbqueue.moves.admission import size_of
 from fdbqueue.moves.ends import group_keys
-from fdbqueue.reads.queue_rows import SESSIONS, QueueRows, stored_in
+from fdbqueue.reads.queue_rows import MOST_TIMERS, SESSIONS, QueueRows, stored_in
 from fdbqueue.stored.catalogue import queues_around
 from fdbqueue.stored.counters import read_counts, read_level_counts
 from fdbqueue.stored.items import salvaged_notes
@@ -45,7 +45,6 @@ from fdbqueue.stored.shapes import Due
 
 MOST_TOLD = 500
 """Rows of pause, streams, subscriptions, totals and timers that one read returns. With more, each has its own."""
-MOST_TIMERS = 100
 MOST_REQUESTS = 200
 MOST_LEASED = 16
 """How many leased items are read for the names of their consumers. They have their payloads with them."""

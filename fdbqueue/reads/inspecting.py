@@ -21,7 +21,16 @@ from fdbqueue.engine.api import Database, KeyValue, Transaction
 from fdbqueue.engine.steps import rows, started
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import FormatError
-from fdbqueue.reads.queue_rows import ITEM_STATES, PagePart, Section, WholeLook, looks, page_parts, stored_in
+from fdbqueue.reads.queue_rows import (
+    ITEM_STATES,
+    PagePart,
+    Section,
+    WholeLook,
+    looks,
+    or_more,
+    page_parts,
+    stored_in,
+)
 from fdbqueue.reads.remembering import History, Look, flows
 from fdbqueue.reads.trouble import Troubles
 from fdbqueue.stored.catalogue import about_if_readable
@@ -37,7 +46,7 @@ PLACES_LOOKED_AT = 32
 ITEMS_AT_A_PLACE = 4
 SMALL_QUEUE = PLACES_LOOKED_AT * ITEMS_AT_A_PLACE
 """A queue with no more available items is read as a whole."""
-MOST_TIMERS = MOST_REQUESTS = 1_000
+MOST_REQUESTS = 1_000
 MOST_FOREIGN = 16
 MOST_LEASED = 200
 MOST_DEAD = 100
@@ -111,7 +120,7 @@ class Inspection:
     stats: Stats
     """The counters."""
     overdue: int
-    """Due timers that have not fired yet, counted up to 1,000."""
+    """Leases, delays and lives that ended 5 seconds ago or more, and nobody noticed, also of sessions; up to 100."""
     next_due_at: float | None
     """When the next lease, delay or life ends."""
     waiting: int
@@ -227,7 +236,7 @@ class Inspection:
         told += [] if self.quota is None else [f"quota: {self.quota.text}"]
         told += [counted(self.waiting, "waiting request")] if self.waiting else []
         told += [f"failed items: {self.policy}"] if self.policy else []
-        told += [f"{counted(self.overdue, 'timer')} overdue"] if self.overdue else []
+        told += [f"{counted(self.overdue, 'timer', f'{or_more(self.overdue)}timers')} overdue"] if self.overdue else []
         if self.next_due_at is not None:
             told.append(f"next lease, delay or life ends at {utc(self.next_due_at)} UTC")
         return "; ".join([*told, *(section.facts() for section in self.sections.values())])
@@ -286,7 +295,6 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
     marking, registering = started(read_high_water_mark(tr, layout)), view.get(layout.catalogue_key)
     first = started(rows(view, layout.begin, layout.end, limit=limit))
     last = started(rows(view, layout.begin, layout.end, limit=limit, reverse=True))
-    due = started(rows(view, *layout.timers_until(now_us), limit=MOST_TIMERS))
     to_come = started(rows(view, layout.timers_until(now_us)[1], layout.timers.range().stop, limit=MOST_FOREIGN))
     leased = started(rows(view, layout.leased.begin, layout.leased.end, limit=MOST_LEASED))
     died_first = started(rows(view, layout.dead.begin, layout.dead.end, limit=MOST_DEAD))
@@ -310,13 +318,14 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
             told[name] = said
     record, known = await stored_in(registering), {row.key for row in head}
     about = about_if_readable(layout, record) if record else None
+    troubles, overdue = await finding
     shown = partial(_seen, layout.available, codec, now)
     return Inspection(
         queue=described,
         at=now,
         order=mark.order,
         stats=stats,
-        overdue=len(await due),
+        overdue=overdue,
         next_due_at=_due_at(layout, following),
         waiting=len(await requests),
         head=tuple(map(shown, head)),
@@ -331,7 +340,7 @@ async def _inspect(tr: Transaction, layout: Layout, codec: Codec[Any], described
         quota=found.quota,
         paused=found.paused,
         sections=told,
-        troubles=await finding,
+        troubles=troubles,
         policy="" if about is None else about.policy,
     )
 

@@ -172,8 +172,15 @@ ITEM_STATES: Mapping[str, ItemState] = {
     "dead": ItemState("#D55E00", "dead", "died", "died_at"),
 }
 """The states of items, in the order in which they are shown. A batch of a stream has the claimed ones."""
+MOST_TIMERS = 100
+"""So many timers that are over one look reads."""
 TOTALS = ("enqueued", "dequeued", "expired", "purged", "deleted")
 """The numbers of `Stats` that only grow."""
+
+
+def or_more(overdue: int) -> str:
+    """Return what comes between the number of some late timers and their noun: "" if all were read."""
+    return "or more " if overdue >= MOST_TIMERS else ""
 
 
 def with_sessions(stats: Stats, sessions: object) -> Stats:
@@ -312,8 +319,8 @@ class WholeLook(Protocol):
     async def rows(self) -> QueueRows:
         """Return its first rows, which all its other reads follow."""
 
-    async def troubles(self) -> Troubles:
-        """Read the rest, and return what is wrong."""
+    async def troubles(self) -> tuple[Troubles, int]:
+        """Read the rest. Return what is wrong, and how many timers are late."""
 
 
 looks: Contributions[Any] = Contributions(observe="fdbqueue.observe.figures:QueueLook")

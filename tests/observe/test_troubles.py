@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 import fdbqueue
 from fdbqueue import Queue, UnknownQueue
 from fdbqueue.cli import app
+from fdbqueue.cli.looking import figures_record
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import Leases, Sessions, StagedQueue, Subscriptions
 from fdbqueue.layers.subscriptions.records import SubscriptionPointer, pack_record, pointer_key
@@ -27,9 +28,10 @@ from fdbqueue.observe.serving import Figures, scraped
 from fdbqueue.reads.trouble import KINDS, SEVERITIES, Troubles
 from fdbqueue.stored.items import envelope
 from fdbqueue.stored.names import name_text, queue_text, session_named, session_text
+from fdbqueue.verbs.queues import Registered
 from fdbqueue.web import AdminApp
 from tests.helpers.counted import Counted
-from tests.helpers.troubles import NEVER_TOGETHER, PLANTS, plant
+from tests.helpers.troubles import NEVER_TOGETHER, PLANTS, an_hour_ago, plant
 from tests.web.conftest import Browser
 
 ALONE = [(kind,) for kind in PLANTS]
@@ -265,6 +267,34 @@ def test_nobody_ends_it_if_the_last_consumer_is_gone_for_long(own: Any) -> None:
     [one] = fdbqueue.troubles(own)
     assert (one.kind, one.severity, one.many) == ("expired_leases", "problem", 1)
     assert "nobody ends it" in one.text
+
+
+def test_sessions_that_are_ready_are_no_items(own: Any) -> None:
+    queue = Queue("orders", codec="json")
+    leases, sessions = Leases(queue, clock=an_hour_ago), Sessions(queue, clock=an_hour_ago)
+    sessions.enqueue_many(own, [1, 2, 3], session="ann")
+    [one] = fdbqueue.troubles(own)
+    assert (one.kind, one.text.partition(",")[0]) == ("no_consumer", "1 session is ready")
+    leases.enqueue_many(own, ["a", "b"])
+    sessions.enqueue(own, 1, session="bob")
+    [one] = fdbqueue.troubles(own)
+    assert one.text.partition(",")[0] == "2 items are available and 2 sessions are ready"
+
+
+@pytest.mark.parametrize(("number", "told"), [(3, "3 timers are overdue"), (120, "100 or more timers are overdue")])
+def test_all_views_have_one_number_of_late_timers(own: Any, number: int, told: str) -> None:
+    queue = Queue("orders", codec="json")
+    Leases(queue, clock=an_hour_ago).enqueue_many(own, [*range(number)], delay=60.0)
+    Leases(queue).enqueue(own, "due this moment", delay=0.001)
+    most = min(number, 100)
+
+    [one] = fdbqueue.troubles(own)
+    assert (one.many, one.text.partition(",")[0]) == (most, told)
+    [figures] = read_these(own, [Registered(queue.layout.prefix)])
+    assert figures_record(figures)["overdue"] == most
+    page = queue.inspect(own)
+    assert page.overdue == most
+    assert told.replace(" are", "") in page.text()
 
 
 def test_a_full_quota_whose_producers_wait_is_a_warning(own: Any) -> None:
