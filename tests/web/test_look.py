@@ -43,11 +43,12 @@ def test_a_page_has_an_icon(pages: Browser) -> None:
 
 @pytest.mark.engines("memory")
 def test_items_and_dead_letters_of_sessions_are_among_the_figures(pages: Browser, shop: Shop) -> None:
+    shop.bank.enqueue(shop.db, 3, session="later", delay=3_600)
     front = pages.text("")
     row = front[front.index(f">{shop.bank_name}</a></td>") :].partition("</tr>")[0]
-    assert re.search(r'data-name="in sessions"><a [^>]*>5</a>, <a class="hot" href="/sessions\?[^"]*">1 dead</a>', row)
+    assert re.search(r'data-name="in sessions"><a [^>]*>6</a>, <a class="hot" href="/sessions\?[^"]*">1 dead</a>', row)
     page = pages.text("queue", queue=shop.bank_name)
-    assert re.search(r'<a href="/sessions[^"]*"><b>5</b>in sessions</a>', page)
+    assert re.search(r'<a href="/sessions[^"]*"><b>6</b>in sessions</a>', page)
     assert re.search(r'<a href="/sessions[^"]*" class="hot"><b>1</b>dead in sessions</a>', page)
     assert "in sessions" not in pages.text("queue", queue=shop.name)
 
