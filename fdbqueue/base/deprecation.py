@@ -1,7 +1,8 @@
-"""Deprecation: a public name that will go keeps working for two minor versions, and warns meanwhile."""
+"""Warnings, and deprecation: a public name that will go keeps working for two minor versions, and warns meanwhile."""
 
 from __future__ import annotations
 
+import sys
 import warnings
 from enum import Enum
 
@@ -16,6 +17,18 @@ class Everything(Enum):
 
 
 ALL = Everything.ALL
+
+
+_BETWEEN = frozenset(("fdbqueue", "asyncio", "concurrent", "threading"))
+"""The packages between a warning and the program that it is about."""
+
+
+def warn_caller(message: str, category: type[Warning] = RuntimeWarning) -> None:
+    """Warn about the line of the program that called the library, itself or by an event loop."""
+    level, frame = 2, sys._getframe(1)
+    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def deprecated(name: str, *, since: str, instead: str, stacklevel: int = 2) -> None:

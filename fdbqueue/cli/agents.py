@@ -21,11 +21,12 @@ from fdbqueue.base.position import Position
 from fdbqueue.cli.errors import SIGNALS, OnSignals, end, end_if, refuse, refuse_if, refused, system_errors, tell
 from fdbqueue.cli.helptext import Command, reflowed
 from fdbqueue.cli.input import encode_json, read_some, to_json
-from fdbqueue.cli.opening import CodecName, opened, opened_queue, tell_if_paused
-from fdbqueue.cli.options import command_of
+from fdbqueue.cli.opening import CodecName, opened, opened_queue, store_policy, tell_if_paused
+from fdbqueue.cli.options import command_of, growing_from
 from fdbqueue.cli.output import present, print_json, print_or_tell, write_lines
 from fdbqueue.cli.serving import beside, listening
-from fdbqueue.layers.leases import Leases, exponential, immediately
+from fdbqueue.layers.leases import Leases
+from fdbqueue.stored.policies import Policy
 
 SERVER = DEFAULT
 SECONDS = 60.0
@@ -243,8 +244,8 @@ def run(
     queue: str | None = None,
     processes: int = 1,
     lock: float = 30.0,
-    max_attempts: int = 5,
-    backoff: float = 1.0,
+    max_attempts: int | None = None,
+    backoff: float | None = None,
     grace: float = 30.0,
     once: bool = False,
     create: bool = False,
@@ -261,8 +262,10 @@ def run(
         queue (QUEUE): Any queue, in place of --type.
         processes (min=1): How many commands run at once.
         lock (min=0.001): Seconds that a command may take. Then it is killed.
-        max_attempts (min=1): After so many failed attempts an item is a dead letter.
-        backoff (min=0): Seconds until the second attempt; doubled for each further one.
+        max_attempts (min=1): After so many failed attempts an item is a dead letter; stored if the queue has no such
+            number. Default: the queue's, else 5.
+        backoff (min=0): Seconds until the second attempt, doubled for each further one; stored in the same way.
+            Default: the queue's, else 1.
         grace (min=0): Seconds that running commands have to end after SIGTERM or Ctrl-C.
         once: End when no item is available; exit with 1 if one was not confirmed.
     """
@@ -270,7 +273,6 @@ def run(
         (type is None) == (queue is None), "give a type, as in --type 5, or any queue, as in --queue orders", "--type"
     )
     name = queue if queue is not None else encode_json(["agents", type])
-    waits = exponential(first=backoff, longest=max(backoff, 3_600.0)) if backoff else immediately
     unconfirmed: set[Position] = set()
 
     def report(event: AgentEvent) -> None:
@@ -285,7 +287,10 @@ def run(
 
     # Agents of a type may wait before the first data come. Another queue must be there.
     with opened_queue(url, name, create=create or queue is None) as (db, own):
+        own.layout.known.usual = Policy(5, growing_from(1.0))
+        waits = None if backoff is None else growing_from(backoff)
         leases = Leases(own, max_attempts=max_attempts, backoff=waits)
+        store_policy(db, own)
         dog = AgentWatchdog(leases, command, processes=processes, lock=lock, grace=grace, on_event=report)
         # A lost database must not end it: it waits, and its signals work meanwhile.
         db.options.set_transaction_timeout(0)

@@ -13,6 +13,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, NoReturn, Self
 
@@ -45,6 +46,7 @@ from fdbqueue.errors import (
     UnknownQueue,
     UrlError,
 )
+from fdbqueue.stored.policies import PolicyWarning
 
 EMPTY = 1
 USAGE = 2
@@ -153,12 +155,21 @@ class Interrupted(KeyboardInterrupt):
         self.number = number
 
 
+def _told_here(usual: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Say on standard error what the library warns of: it is about no line of a program."""
+    if issubclass(category, PolicyWarning):
+        tell(f"Warning: {in_shell(str(message))}")
+    else:
+        usual(message, category, *place)
+
+
 class Commands(TyperGroup):
     """The group of all commands. It turns signals and the library's errors into messages and exit codes."""
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with Interrupts():
+            with Interrupts(), warnings.catch_warnings():
+                warnings.showwarning = partial(_told_here, warnings.showwarning)
                 return super().invoke(ctx)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Interrupted) else Interrupted(signal.SIGINT)

@@ -6,6 +6,7 @@ import ast
 import difflib
 import inspect
 import re
+import shlex
 import shutil
 from functools import partial
 from typing import Any
@@ -16,7 +17,7 @@ from typer.core import TyperCommand
 from fdbqueue.engine.url import THREE
 from fdbqueue.stored.names import name_text, queue_word
 
-NARROW_COLUMNS = 60
+NARROW_COLUMNS = 70
 """On a narrower terminal the tables of options would cut off the options' names."""
 NEAR = 0.75
 """How like two options are that may be mistaken for each other. "--port" and "--cert" have 0.67."""
@@ -119,6 +120,7 @@ class Command(TyperCommand):
             error.message = error.message.removeprefix("Value error, ")  # a word of the parser of values
             raise
         except USAGE_ERROR as error:
+            error.ctx = error.ctx or ctx  # for its lines about the usage: an option without its value has none
             if hasattr(error, "possibilities"):  # there is no such option
                 own = [name for parameter in self.params for name in parameter.opts if name.startswith("--")]
                 error.possibilities = likely_options(error.option_name, own)
@@ -194,6 +196,7 @@ _TUPLE = rf"\({_PART}(?:, {_PART})*,?\)"
 _PREFIX = rf"Subspace\(rawPrefix=({_BYTES})\)"
 _CLEAR = re.compile(rf"Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\)\.clear\(db\)")
 _RENAME = re.compile(rf"fdbqueue\.rename\(db, ({_TEXT}|{_TUPLE}|{_PREFIX}), …\)")
+_POLICY = re.compile(r"Queue\.register\(db, (?:max_attempts=(\d+))?(?:, )?(?:backoff=([^()]+(?:\([^()]*\))?))?\)")
 _RELEASE = re.compile(
     rf"fdbqueue\.transfer\.release_copy\(source, Queue\(({_TEXT}|{_TUPLE}|{_PREFIX})\), target=target\)"
 )
@@ -215,6 +218,7 @@ def in_shell(text: str) -> str:
     >>> in_shell("The session 'ann' of Queue(('shop', 'orders'), codec='json') is being removed.")
     'The session \\'ann\\' of \\'["shop", "orders"]\\' is being removed.'
     """
+    text = _POLICY.sub(_register, text)
     text = _RELEASE.sub(lambda found: f"`fdbqueue copy --release {_quoted(found)} FROM TO`", text)
     text = _REMEDY.sub(lambda found: _WORDS[found[1]], text)
     text = _CLEAR.sub(lambda found: f"`fdbqueue clear {_quoted(found)}`", text)
@@ -222,6 +226,12 @@ def in_shell(text: str) -> str:
     text = _CODEC.sub(r"Give --codec \1", text)
     text = _OBJECT.sub(lambda found: found[1], text)
     return _NAME.sub(_typed, text)
+
+
+def _register(found: re.Match[str]) -> str:
+    """Return the command that changes a policy."""
+    parts = zip(("--max-attempts", "--backoff"), found.groups(), strict=True)
+    return f"`{' '.join(['fdbqueue register QUEUE', *(f'{name} {shlex.quote(one)}' for name, one in parts if one)])}`"
 
 
 def _quoted(found: re.Match[str]) -> str:

@@ -29,9 +29,9 @@ from fdbqueue.engine.url import has_database, parse
 from fdbqueue.errors import FormatError, StorageError, UnknownQueue, UrlError
 from fdbqueue.observe.troubles import troubles_of
 from fdbqueue.reads.trouble import Trouble
-from fdbqueue.stored.catalogue import read_about
+from fdbqueue.stored.catalogue import About, about_if_readable
 from fdbqueue.stored.layout import CATALOGUE, Layout, Name
-from fdbqueue.stored.looks import check_decodes
+from fdbqueue.stored.looks import check_decodes, refuse_others_keys
 from fdbqueue.stored.names import FORMS, queue_named, queue_text
 from fdbqueue.stored.settings import check_renamed
 from fdbqueue.verbs.queue import Queue
@@ -223,16 +223,20 @@ def registered_codec(layout: Layout, url: str | None) -> str:
     """Return the name of the codec that a queue is registered with; "" if it is not, or if there is no database."""
     try:
         with opened(url) as db:
-            return run(attempts(db, partial(_codec, layout=layout)))
+            return registration(db, layout).codec
     except (StorageError, UrlError):
         return ""  # the command opens it, too: it makes the folder, or reports the error
 
 
-async def _codec(tr: Transaction, layout: Layout) -> str:
-    value = await value_of(tr.snapshot.get(layout.catalogue_key))
-    with suppress(FormatError):
-        return read_about(layout, bytes(value))[1].codec if value.present() else ""
-    return ""
+def registration(db: Database, layout: Layout) -> About:
+    """Return what a queue's record says; an empty one if there is none that can be read."""
+    stored = run(attempts(db, lambda tr: value_of(tr.snapshot.get(layout.catalogue_key))))
+    return (about_if_readable(layout, bytes(stored)) if stored.present() else None) or About("")
+
+
+def store_policy(db: Database, queue: Queue) -> None:
+    """Store the policy that layers of a queue were given, as far as the queue has none, also if no item is there."""
+    run(queue.read(db, partial(refuse_others_keys, layout=queue.layout)))
 
 
 def tell_if_paused(db: Database, queue: Queue) -> None:

@@ -13,6 +13,7 @@ of `READERS`; ``hidden``; ``no default``; and ``as NAME``, another row of the ta
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from typing import Annotated, Any, TypeVar, get_type_hints
@@ -27,12 +28,16 @@ from fdbqueue.layers.subscriptions import Selector
 from fdbqueue.stored.catalogue import fits
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, text_named
+from fdbqueue.stored.policies import Backoff, check_policy, constant, exponential, immediately
 from fdbqueue.stored.settings import LEAST_BYTES
+from fdbqueue.verbs.editing import UNCHANGED, Unchanged
 
 C = TypeVar("C", bound=Callable[..., object])
+NONE = "none"
+"""What removes a part of a queue's policy."""
 LEVELS = 256
 """The commands take any level that a program may have given a session."""
-_ENCODING = ("enqueue", "update", "register")
+_ENCODING = ("enqueue", "update")
 """Commands for which the codec bytes is no way to look at a program's own codec."""
 
 
@@ -95,11 +100,61 @@ def _text_of(what: str) -> Callable[[str | None], str | None]:
     return named
 
 
+def _attempts(text: str | None) -> int | Unchanged | None:
+    """Return a number of attempts, None for "none"."""
+    if text is None or text == NONE:
+        return UNCHANGED if text is None else None
+    refuse_if(not text.isdecimal(), f"{text!r} is neither a whole number nor {NONE}")
+    with refused():
+        return check_policy(int(text), None).max_attempts
+
+
+def backoff_named(text: str) -> Backoff:
+    """Return a back-off from its text, as `fdbqueue stats` prints it; of a number of seconds, `growing_from` them.
+
+    Raises:
+        ValueError: it is the text of none.
+
+    >>> backoff_named("constant(5)"), backoff_named("2")
+    (constant(5), exponential(first=2, factor=2.0, longest=3600.0, jitter=0.0))
+    """
+    makers: Mapping[str, Callable[..., Backoff]] = {"constant": constant, "exponential": exponential}
+    try:
+        match ast.parse(text.strip(), mode="eval").body:
+            case ast.Name("immediately"):
+                return immediately
+            case ast.Call(ast.Name(name), given, named) if name in makers:
+                terms = {one.arg or "": ast.literal_eval(one.value) for one in named}
+                return makers[name](*map(ast.literal_eval, given), **terms)
+            case number:
+                return growing_from(ast.literal_eval(number))
+    except (SyntaxError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{text!r} is no back-off: give seconds, which double with each failure, or constant(5),"
+            " exponential(first=1.0, jitter=0.1) or immediately"
+        ) from error
+
+
+def growing_from(seconds: float) -> Backoff:
+    """Return the back-off of the commands: so many seconds, doubled by each further failure; `immediately` for 0."""
+    return exponential(first=seconds, longest=max(seconds, 3_600.0)) if seconds != 0 else immediately
+
+
+def _backoff(text: str | None) -> Backoff | Unchanged | None:
+    """Return a back-off, None for "none"."""
+    if text is None or text == NONE:
+        return UNCHANGED if text is None else None
+    with refused():
+        return backoff_named(text)
+
+
 READERS: Mapping[str, Callable[..., Any]] = {
     "queue": _one_text,
     "codec": _registered,
     "condition": _condition,
     "beginning": _beginning,
+    "attempts": _attempts,
+    "backoff": _backoff,
     **{what: _text_of(what) for what in ("group", "schedule", "subscription")},
 }
 """What reads and checks the text of an argument before the command begins."""
@@ -159,7 +214,8 @@ SHARED: Mapping[str, str] = {
     "delay": "(-d): Seconds until the items become available.",
     "at": "Time at which the items become available, in seconds since 1970.",
     "ttl": "Seconds after which the items are removed, unless they are leased then.",
-    "max_attempts": "(min=1): Failed attempts after which an item is dead. Default: no limit.",
+    "max_attempts": "(min=1): Failed attempts after which an item is dead; stored if the queue has no such number."
+    " Default: the queue's, else no limit.",
     "priority": "(-p): Priority of the items. 0 is the soonest; with amqp/N levels 9 is. Default: last.",
     "session": "(-S): The session of the items: text, or a tuple as JSON: '[\"shop\", 7]'.",
     "level": f"(-l, min=0, max={LEVELS - 1}): Their level in the session: 0 is urgent, 1 is usual. Default: 1.",

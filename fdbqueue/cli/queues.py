@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from enum import Enum, StrEnum
 from itertools import islice
 from textwrap import wrap
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -18,7 +19,16 @@ from fdbqueue.cli.errors import end, end_if, noted, refuse, refuse_if, tell
 from fdbqueue.cli.input import JsonRecord
 from fdbqueue.cli.looking import figures_record
 from fdbqueue.cli.naming import order_of
-from fdbqueue.cli.opening import CodecName, beside_troubles, name_below, named, opened, opened_queue
+from fdbqueue.cli.opening import (
+    CodecName,
+    beside_troubles,
+    name_below,
+    named,
+    opened,
+    opened_queue,
+    registered_codec,
+    registration,
+)
 from fdbqueue.cli.output import (
     item_record,
     present,
@@ -37,6 +47,7 @@ from fdbqueue.layers.subscriptions import Subscriptions
 from fdbqueue.observe.figures import read_these
 from fdbqueue.observe.troubles import Listed, listed, listed_these
 from fdbqueue.reads.inspecting import Inspection, SeenItem
+from fdbqueue.reads.queue_rows import or_more
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.names import queue_text, session_json
 from fdbqueue.stored.places import STATES
@@ -74,7 +85,7 @@ def queues(
 
     A queue registers itself when something is enqueued into it. With --scan it also finds queues that an older version
     has written. `fdbqueue register` registers them. The states are those of plain items; "in sessions" counts the
-    available items of sessions, with those in progress. Troubles of a queue are below it, the worst first.
+    items of sessions: available, in progress and delayed. Troubles of a queue are below it, the worst first.
 
     Args:
         scan: Also find queues that are not registered, by reading the whole database.
@@ -110,21 +121,31 @@ def register(
     queue: str,
     create: bool = False,
     url: str | None = None,
-    codec: CodecName = CodecName.json,
+    codec: CodecName | None = None,
     on_codec: OnCodec = OnCodec.fail,
+    max_attempts: str | None = None,
+    backoff: str | None = None,
 ) -> None:
-    """Register a queue with a codec, so that `fdbqueue queues` lists it. Also corrects a registration.
+    """Register a queue, so that `fdbqueue queues` lists it. Also changes its policy, and corrects its codec.
 
-    A registration says how items are read, and changes none.
+    A registration changes no item. It says how items are read, and what becomes of those that fail. All programs
+    and commands follow it within a second.
 
     Args:
+        codec (-c, $FDBQUEUE_CODEC): The queue's codec. Default: the one that it is registered with, or json.
         on_codec: If the queue has items, and another codec: fail, or replace a wrong one.
+        max_attempts (N, reads=attempts): Failed attempts after which an item is dead, or none. Default: as it is.
+        backoff (SECONDS, reads=backoff): Seconds until the second attempt, doubled for each further one; or as
+            `fdbqueue stats` prints it, such as 'constant(5)'; or none. Default: as it is.
 
-    Example: fdbqueue register orders --codec msgpack
+    Example: fdbqueue register orders --max-attempts 5 --backoff 'exponential(first=1, jitter=0.1)'
     """
-    with opened_queue(url, queue, codec, create=create, decodes=False) as (db, own):
-        own.register(db, on_codec=on_codec.value)
-    say(f"{queue} is registered with the codec {codec.value}")
+    policy: dict[str, Any] = {"max_attempts": max_attempts, "backoff": backoff}
+    kept = codec is None and registered_codec(Layout(named(queue)), url)
+    with opened_queue(url, queue, None if kept else codec or CodecName.json, create=create, decodes=False) as (db, own):
+        own.register(db, on_codec=on_codec.value, **policy)
+        about = registration(db, own.layout)
+    say(f"{queue} is registered with the codec {about.codec}{about.policy and f', {about.policy}'}")
 
 
 def pause(queue: str, reason: str = "", by: str | None = None, create: bool = False, url: str | None = None) -> None:
@@ -285,7 +306,7 @@ def _name(info: QueueInfo) -> str:
 
 
 def _figures(info: QueueInfo) -> tuple[str, ...]:
-    within = "" if info.sessions is None else f"{info.sessions.available:,}"
+    within = "" if info.sessions is None else f"{info.sessions.available + info.sessions.delayed:,}"
     figures = (f"{getattr(info.stats, figure):,}" for figure in STATES)
     return info.codec or "not registered", info.order, *figures, within
 
@@ -296,6 +317,7 @@ WORDS = {
     "overdue": "timers overdue",
     "requests": "waiting requests",
     "wanted": "items that they want",
+    "policy": "failed items",
     "outcomes": "results kept",
     "blob_bytes": "bytes of blobs",
     "uploads": "uploads under way",
@@ -323,7 +345,8 @@ def stats(queue: str, zeros: bool = False, url: str | None = None, as_json: bool
             raise one.rows.uncounted
         order, subscribed, blobs = order_of(db, own), Subscriptions(own).count(db), Blobs(own).stats(db)
         paused, quota, counts = one.rows.paused, one.rows.quota, one.rows.levels
-    found: JsonRecord = {**asdict(one.rows.stats), **figures_record(one)}
+        policy = registration(db, own.layout).policy
+    found: JsonRecord = {**asdict(one.rows.stats), **figures_record(one), **present({"policy": policy})}
     if order is not None:
         levels = levels_named(order)
         ranks = sorted(counts) if levels is None else range(levels.count)
@@ -336,6 +359,7 @@ def stats(queue: str, zeros: bool = False, url: str | None = None, as_json: bool
     if one.sessions is not None:
         found |= {f"sessions_{name}": number for name, number in asdict(one.sessions).items()}
     if wants_table(as_json):
+        found |= {"overdue": f"{one.overdue:,} {or_more(one.overdue)}".strip()} if one.overdue else {}
         found |= {"quota": quota.text} if quota else {}
         found |= {"paused": paused.text} if paused else {}
         by_rank = found.pop("levels", {})
@@ -373,6 +397,7 @@ def _page(page: Inspection, codec: CodecName) -> JsonRecord:
         "at": page.at,
         **troubles_shown(page.troubles),
         "order": page.order,
+        **present({"policy": page.policy}),
         "states": asdict(page.stats),
         **quota_shown(page.quota),
         **pause_shown(page.paused),

@@ -11,7 +11,7 @@ from fdbqueue.base.reprs import counted
 from fdbqueue.cli import errors
 from fdbqueue.cli.errors import StopSignals, end, end_if, noted, refuse_if, tell, told
 from fdbqueue.cli.naming import sessions_of
-from fdbqueue.cli.opening import CodecName, opened_queue, tell_if_paused, tell_troubles
+from fdbqueue.cli.opening import CodecName, opened_queue, store_policy, tell_if_paused, tell_troubles
 from fdbqueue.cli.options import check_raw
 from fdbqueue.cli.output import (
     CUT_OFF,
@@ -275,6 +275,7 @@ def lease(
         end(0 if _lease_sessions(queue, url, codec, limit, duration, terms) else errors.EMPTY)
     with opened_queue(url, queue, codec) as (db, own), StopSignals() as signals:
         leases = Leases(own, max_attempts=max_attempts)
+        store_policy(db, own)
         source = leases if subscription is None else Subscriptions(leases).open(subscription)
         columns = item_columns(codec, "lease attempt# value headers")
         # One call leases as many items as fit into a transaction.
@@ -310,6 +311,7 @@ def _lease_sessions(
     # An item that can't be decoded would block its session. So its bytes are leased, and decoded here.
     with opened_queue(url, queue) as (db, own), StopSignals() as signals:
         source = sessions_of(own, **terms)
+        store_policy(db, own)
         while printed < limit and (lease := source.lease(db, duration=duration)) is not None:
             try:
                 signals.check()

@@ -12,7 +12,7 @@ from fdbqueue.agents.queues import Locks
 from fdbqueue.cli.errors import OnSignals, refuse, refuse_if, tell
 from fdbqueue.cli.input import encode_json
 from fdbqueue.cli.naming import sessions_of
-from fdbqueue.cli.opening import opened_queue
+from fdbqueue.cli.opening import opened_queue, store_policy
 from fdbqueue.cli.output import print_json, print_or_tell, say
 from fdbqueue.engine import FDBError
 from fdbqueue.engine.api import Database
@@ -57,6 +57,7 @@ def watchdog(
     hook = _hook(words)
     with opened_queue(url, queue, create=create, patience=PATIENCE_SECONDS) as (db, own):
         sources = (Leases(own, max_attempts=max_attempts), sessions_of(own, max_attempts=max_attempts))
+        store_policy(db, own)
         dogs = [Watchdog(source, hook=hook, interval=interval) for source in sources]
 
         def stop() -> None:

@@ -273,7 +273,7 @@ OPTIONS = (
     ),
     Option(
         *("maxAttempts", STREAM, _FROM_1, None),
-        "the `max_attempts` of the queue's other consumers, whose expired leases the stream gives back",
+        "after how many failed attempts an item is dead, if the queue stores no number: it is stored then",
     ),
 )
 """The table."""

@@ -78,8 +78,7 @@ class About(msgspec.Struct, frozen=True, omit_defaults=True):
 
         Of a function only the text is stored. So each process follows its own.
         """
-        most = own.max_attempts if self.max_attempts is None else self.max_attempts
-        return Policy(most, backoff_in(self.backoff) or own.backoff)
+        return Policy(self.max_attempts, backoff_in(self.backoff)).or_else(own)
 
     def differs(self, own: Policy) -> str:
         """Return how the policy that an object gives is not as stored, and what applies; "" if it is."""
@@ -224,7 +223,7 @@ async def refuse_nested(
 async def set_about(
     tr: Transaction, layout: Layout, *, replaces: bool = False, policy: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a queue's record as its object has it. A queue that was registered keeps the time of that, and its policy.
+    """Write a queue's record as its object has it. A queue that was registered keeps what the object does not say.
 
     Args:
         replaces: whether the codec of items that are there may be replaced.
@@ -235,25 +234,26 @@ async def set_about(
             registered, and its name lies within that of another queue, or around it.
     """
     own: Registration | None = layout.known.registration
-    if own is None:
-        raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
     stored = await value_of(tr.get(layout.catalogue_key))
-    created_us, about = time.time_ns() // 1_000, about_of(own, layout.known.given)
+    created_us, about = time.time_ns() // 1_000, About("")
     if stored.present():
-        kept = about_if_readable(layout, bytes(stored)) or about
-        about = about.with_policy(kept.max_attempts, kept.backoff).completed(layout.known.given)
+        about = about_if_readable(layout, bytes(stored)) or about
         created_us = int.from_bytes(bytes(stored)[:8], "big")
-        if not replaces and not fits(own.codec, codec_of(layout, bytes(stored))) and await has_items(tr, layout):
-            raise OtherCodec(
-                f"The items of {layout.describe()} have the codec {codec_of(layout, bytes(stored))!r}, by the queue's"
-                f" registration. With the codec {own.codec!r} they would be other values. Nothing was changed. If the"
-                " registration is wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
-            )
     else:
         await refuse_nested(tr, layout)
-    if policy:
-        most, backoff = policy.get("max_attempts", about.max_attempts), about.backoff
-        about = about.with_policy(most, stored_backoff(policy["backoff"]) if "backoff" in policy else backoff)
+    if own is not None:
+        if not replaces and not fits(own.codec, about.codec) and await has_items(tr, layout):
+            raise OtherCodec(
+                f"The items of {layout.describe()} have the codec {about.codec!r}, by the queue's registration. With"
+                f" the codec {own.codec!r} they would be other values. Nothing was changed. If the registration is"
+                " wrong, replace it: Queue(name, codec=…).register(db, on_codec='replace')."
+            )
+        about = replace(about, codec=own.codec, order=own.order or about.order, path=own.path or about.path)
+    if not about.codec:
+        raise TypeError(f"{layout.describe()} has no codec to register: call register of its Queue.")
+    about, policy = about.completed(layout.known.given), policy or {}
+    backoff = stored_backoff(policy["backoff"]) if "backoff" in policy else about.backoff
+    about = about.with_policy(policy.get("max_attempts", about.max_attempts), backoff)
     tr.set(layout.catalogue_key, pack_about(created_us, about))
     if replaces:
         await _remove_damaged_codec(tr, layout)
@@ -278,7 +278,7 @@ async def adopt_policy(tr: Transaction, layout: Layout) -> None:
     """
     known = layout.known
     stored = await value_of(tr.get(layout.catalogue_key))
-    if known.registration is None or not stored.present():
+    if not stored.present():
         return
     created_us, about = read_about(layout, bytes(stored))
     completed = about.completed(known.given)

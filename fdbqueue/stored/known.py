@@ -103,8 +103,10 @@ class Known:
     has gone."""
     given: Policy = NO_POLICY
     """The policy that leases of this object give; what is stored with the queue goes before it."""
+    usual: Policy = NO_POLICY
+    """The policy that applies where nothing is stored or given. It is never stored."""
     policy: Policy = NO_POLICY
-    """What becomes of items that fail: as it was stored then, and as `given` where nothing was."""
+    """What becomes of items that fail: as it was stored then, as `given` where nothing was, and else as `usual`."""
     told: bool = False
     """Whether this object was told that its policy is not the queue's."""
     timers_passed: bytes | None = None
@@ -148,6 +150,7 @@ class Known:
             )
         if policy and not self.given:
             self.given = self.policy = policy
+            self.doubt()  # an earlier look knew nothing of it: whether it is stored, or another one
 
     def note_writing(self, tr: Transaction | Database) -> None:
         """Note that a transaction writes settings of the queue."""

@@ -9,11 +9,11 @@ transaction. An enqueue reads a rename, a quota, or the mark of a smart queue in
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+from fdbqueue.base.deprecation import warn_caller
 from fdbqueue.base.reprs import utc
 from fdbqueue.engine.api import Database, Transaction, Value
 from fdbqueue.engine.steps import Steps, begun, started, value_of
@@ -30,6 +30,7 @@ from fdbqueue.stored.catalogue import (
 )
 from fdbqueue.stored.known import RAW, Look, OwnChanges, Registration
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.policies import PolicyWarning
 from fdbqueue.stored.settings import owner_readers, refuse_renamed
 
 T = TypeVar("T")
@@ -77,9 +78,9 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     given = known.given
     known.doubt()  # another thread must not rely on facts of two looks
     if not known.is_part:
-        known.policy = given if about is None else about.applied(given)
+        known.policy = (given if about is None else about.applied(given)).or_else(known.usual)
     # A process looks at each call that may write until its policy is stored.
-    known.is_registered = record is not None and (about is None or own is None or about.completed(given) == about)
+    known.is_registered = record is not None and (about is None or about.completed(given) == about)
     known.has_record = own is not None and record is not None and fits(own.codec, "" if about is None else about.codec)
     known.is_plain = not (await value_of(asked_for_type)).present()
     known.is_unpaused = paused is None
@@ -87,8 +88,13 @@ async def look(tr: Transaction, layout: Layout) -> QueueSettings:
     known.note(began, tr)
     if about is not None and not known.told and (told := about.differs(given)):
         known.told = True
-        warnings.warn(f"The policy of {layout.describe()}: {told}", RuntimeWarning, stacklevel=2)
+        tell_policy(layout, told)
     return QueueSettings(record, paused, owner, nested)
+
+
+def tell_policy(layout: Layout, told: str) -> None:
+    """Warn that what a program gives is not the policy of a queue."""
+    warn_caller(f"The policy of {layout.describe()}: {told}", PolicyWarning)
 
 
 def _bytes(value: Value) -> bytes | None:

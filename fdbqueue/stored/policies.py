@@ -22,6 +22,11 @@ from typing import Any, TypeAlias
 from fdbqueue.base.reprs import function_text
 from fdbqueue.base.times import LONGEST_SECONDS, not_negative, positive
 
+
+class PolicyWarning(RuntimeWarning):
+    """What a program gives is not the queue's policy, which applies."""
+
+
 Backoff: TypeAlias = Callable[[int], float]
 StoredBackoff: TypeAlias = tuple[str | float, ...]
 """A back-off as it is stored: its name and its settings. That of another function is "function", and its text."""
@@ -160,6 +165,12 @@ class Policy:
     def text(self) -> str:
         """The policy as a program gives it."""
         return policy_text(self.max_attempts, stored_backoff(self.backoff))
+
+    def or_else(self, other: Policy) -> Policy:
+        """Return the policy with the parts of another one where it has none."""
+        return Policy(
+            other.max_attempts if self.max_attempts is None else self.max_attempts, self.backoff or other.backoff
+        )
 
     def __bool__(self) -> bool:
         return self.max_attempts is not None or self.backoff is not None

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 import os
 import signal
 import threading
 import time
-import warnings
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from types import FrameType, TracebackType
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
+from fdbqueue.base.deprecation import warn_caller
 from fdbqueue.engine.blocking import start
 from fdbqueue.engine.steps import wait_in_thread
 from fdbqueue.engine.waiting import Promise, until_changed
@@ -84,14 +83,9 @@ class _LongWait:
         if self._awaited or not loop_runs():
             return
         verb = self._name.partition(".")[2]
-        level, frame = 1, inspect.currentframe()
-        while frame and frame.f_back and frame.f_globals.get("__name__", "").startswith("fdbqueue."):
-            level, frame = level + 1, frame.f_back
-        warnings.warn(
+        warn_caller(
             f"{self._name} blocks the event loop that runs in this thread until it returns. Await its other form:"
-            f" await ….{verb}.aio(…).",
-            RuntimeWarning,
-            stacklevel=level,
+            f" await ….{verb}.aio(…)."
         )
 
     def on_ready(self, callback: Callable[[Any], None]) -> None:

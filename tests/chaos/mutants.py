@@ -222,11 +222,17 @@ MUTANTS = (
         "fdbqueue/stored/catalogue.py",
         (
             (
-                "    stored = await value_of(tr.get(layout.catalogue_key))\n    if known.registration is None",
-                "    stored = await value_of(tr.snapshot.get(layout.catalogue_key))\n    if known.registration is None",
+                "    stored = await value_of(tr.get(layout.catalogue_key))\n    if not stored",
+                "    stored = await value_of(tr.snapshot.get(layout.catalogue_key))\n    if not stored",
             ),
         ),
         tests=("tests/queue/test_policies.py::test_of_two_transactions_that_adopt_a_policy_one_runs_again",),
+    ),
+    Mutant(
+        "leases rely on a look that knew nothing of their policy",
+        "fdbqueue/stored/known.py",
+        (("            self.doubt()  # an earlier", "            # an earlier"),),
+        tests=("tests/queue/test_policies.py::test_leases_of_a_queue_that_was_just_used_follow_what_is_stored",),
     ),
     Mutant(
         "a process that only gives back does not look at the policy",
@@ -1339,7 +1345,7 @@ MUTANTS = (
     Mutant(
         "register takes a name within another one",
         "fdbqueue/stored/catalogue.py",
-        (("    else:\n        await refuse_nested(tr, layout)\n    if policy:", "    if policy:"),),
+        (("    else:\n        await refuse_nested(tr, layout)\n    if own is", "    if own is"),),
         tests=("tests/queue/test_names.py::test_register_refuses_a_name_within_another_one",),
     ),
     Mutant(

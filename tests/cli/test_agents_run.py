@@ -15,7 +15,7 @@ import fdbqueue
 from fdbqueue.agents import AgentClient, queue_of_type
 from fdbqueue.cli import app
 from fdbqueue.cli.errors import SIGNALS
-from fdbqueue.layers.leases import Leases
+from fdbqueue.layers.leases import Leases, constant
 from fdbqueue.verbs.queue import Queue
 from tests.cli.test_agents import COMMAND, run, serving
 from tests.helpers import forked
@@ -74,6 +74,21 @@ def test_once_tells_by_its_exit_code_whether_all_items_were_confirmed(
     assert ran.returncode == code, ran.stderr
     if code == 0:
         assert run("run", "--url", url, "--queue", "jobs", "--once", "true").returncode == 0, "an empty queue"
+
+
+def test_what_nobody_gave_is_neither_stored_nor_told(tmp_path: Path) -> None:
+    url = f"file:{tmp_path / 'db'}"
+    with fdbqueue.open(url) as db:
+        Queue("jobs").enqueue(db, b"x")
+        run("run", "--url", url, "--queue", "jobs", "--once", "--backoff", "0", "false")
+        assert Leases(Queue("jobs")).stats(db).dead == 1
+        assert fdbqueue.queues(db)[0].policy == "backoff=immediately"
+
+        Queue("jobs").register(db, max_attempts=2, backoff=constant(60))
+        Queue("jobs").enqueue(db, b"y")
+        ran = run("run", "--url", url, "--queue", "jobs", "--once", "false")
+        assert Leases(Queue("jobs")).stats(db).delayed == 1
+    assert b"Warning" not in ran.stderr
 
 
 @pytest.mark.parametrize("number", [SIGNALS[0], *at_night(*SIGNALS[1:])])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -317,6 +318,73 @@ def test_a_command_that_needs_no_codec_registers_none(db: Any, space: Subspace, 
     del db[leases.layout.catalogue_key]
     assert run("redrive", name, "--all", "--tail").exit_code == 0
     assert fdbqueue.queues(db, within=space) == []
+
+
+def policy(run: Run, name: str) -> str:
+    [stats], [page] = (objects(run(command, name, "--json").stdout) for command in ("stats", "inspect"))
+    assert stats.get("policy") == page.get("policy")
+    return str(stats.get("policy", ""))
+
+
+def test_register_changes_the_policy_and_leaves_the_rest_as_it_is(db: Any, space: Subspace, run: Run) -> None:
+    name = queue_text(space.key())
+    PriorityQueue(Queue(space, codec=Sku), levels=3).enqueue(db, Sku("pot"), priority=1)
+
+    run("register", name, "--max-attempts", "3", "--backoff", "2")
+    assert policy(run, name) == "max_attempts=3, backoff=exponential(first=2.0, factor=2.0, longest=3600.0, jitter=0.0)"
+    run("register", name, "--backoff", "constant(5)")
+    assert policy(run, name) == "max_attempts=3, backoff=constant(5.0)"
+    run("register", name, "--max-attempts", "none", "--backoff", "exponential(first=1, jitter=0.5)")
+    assert policy(run, name) == "backoff=exponential(first=1.0, factor=2.0, longest=3600.0, jitter=0.5)"
+    run("register", name, "--backoff", "none")
+    assert policy(run, name) == ""
+    [info] = fdbqueue.queues(db, within=space)
+    assert (info.codec, info.order) == (Queue(space, codec=Sku).codec.name, "levels/3")
+
+
+@pytest.mark.parametrize(
+    ("option", "text", "told"),
+    [
+        ("--max-attempts", "0", "at least 1"),
+        ("--max-attempts", "many", "neither a whole number nor none"),
+        ("--backoff", "doubling", "is no back-off: give seconds"),
+        ("--backoff", "-1", "is no back-off"),
+        ("--backoff", "constant(5, 6)", "is no back-off"),
+        ("--backoff", "open('/etc/passwd')", "is no back-off"),
+        ("--backoff", "constant(*[5])", "is no back-off"),
+        ("--backoff", "[]", "is no back-off"),
+    ],
+)
+def test_register_refuses_what_is_no_policy(run: Run, name: str, option: str, text: str, told: str) -> None:
+    run("enqueue", name, "1")
+    refused = run("register", name, option, text)
+    assert (refused.exit_code, told in " ".join(refused.stderr.replace("│", " ").split())) == (2, True)
+    assert policy(run, name) == ""
+
+
+@pytest.mark.parametrize(
+    "command", [["lease"], ["lease", "--sessions"], ["watchdog", "--once"]], ids=["lease", "sessions", "watchdog"]
+)
+def test_a_command_stores_the_attempts_that_it_is_given_and_is_told_of_others(
+    run: Run, name: str, command: list[str]
+) -> None:
+    session = ["--session", "ann"] if "--sessions" in command else []
+    run("enqueue", name, "1", "2", *session)
+    if not session:
+        run("dequeue", name, "--all")
+    verb, *options = command
+
+    assert run(verb, name, *options, "--max-attempts", "3").exit_code in (0, 1)
+    assert policy(run, name) == "max_attempts=3"
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        told = run("lease", name, *session and ["--sessions"], "--max-attempts", "7").stderr
+    assert "Warning: " in told
+    assert "max_attempts=3 is stored with it and applies, not 7." in told
+    assert "`fdbqueue register QUEUE --max-attempts 7`" in told
+    assert "Queue.register" not in told
+    assert ".py" not in told
+    assert policy(run, name) == "max_attempts=3"
 
 
 LONG = '["shop", "europe", "warehouse-notifications", "outgoing-emails-to-customers"]'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from fdbqueue.engine import Subspace
 from fdbqueue.layers import Consumer, Leases, PriorityQueue, Sessions, StagedQueue, constant, exponential, immediately
 from fdbqueue.stored.catalogue import About, pack_about, read_about
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.policies import backoff_in, stored_backoff
+from fdbqueue.stored.policies import Policy, backoff_in, stored_backoff
 
 
 def about(db: Any, space: Subspace) -> About:
@@ -231,3 +232,60 @@ def test_a_consumer_that_drains_follows_the_stored_policy(db: Any, space: Subspa
 
     report = Consumer(Leases(Queue(space, codec="str")), fail, concurrency=1).drain(db)
     assert report.dead == 1
+
+
+def test_leases_of_a_queue_that_was_just_used_store_their_policy(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    queue.enqueue(db, b"a")
+    queue.enqueue(db, b"b")
+
+    assert Leases(queue, max_attempts=3).lease(db) is not None
+    assert about(db, space).max_attempts == 3
+
+
+def test_leases_of_a_queue_that_was_just_used_follow_what_is_stored(db: Any, space: Subspace) -> None:
+    Queue(space).register(db, max_attempts=1)
+    queue = Queue(space)
+    queue.enqueue(db, b"a")
+
+    with pytest.warns(RuntimeWarning, match="max_attempts=1 is stored"):
+        assert failed(Leases(queue, max_attempts=9), db) == "dead"
+
+
+async def later(leases: Leases[Any], db: Any) -> None:
+    await leases.lease.aio(db)
+
+
+CALLS: dict[str, Callable[[Leases[Any], Any], object]] = {
+    "blocking": lambda leases, db: leases.lease(db),
+    "staged": lambda leases, db: StagedQueue(leases).dequeue(db),
+    "awaited": lambda leases, db: asyncio.run(later(leases, db)),
+    "consumer": lambda leases, db: Consumer(leases, lambda lease: None).drain(db),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_the_warning_is_about_a_line_of_the_program(
+    db: Any, space: Subspace, call: Callable[[Leases[Any], Any], object]
+) -> None:
+    Queue(space).register(db, max_attempts=1)
+    Queue(space).enqueue(db, b"a")
+
+    with pytest.warns(RuntimeWarning, match="max_attempts=1 is stored") as told:
+        call(Leases(Queue(space), max_attempts=9), db)
+    assert [one.filename for one in told] == [__file__]
+
+
+def test_what_is_usual_applies_where_nothing_else_does_and_is_not_stored(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    queue.layout.known.usual = Policy(1, constant(9))
+    leases = Leases(queue, backoff=immediately)
+    leases.enqueue_many(db, [b"a", b"b"])
+    assert failed(leases, db) == "dead"
+    assert about(db, space).policy == "backoff=immediately"
+
+    Queue(space).register(db, max_attempts=2)
+    queue.layout.known.doubt()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert failed(leases, db) == "available"
