@@ -326,7 +326,7 @@ class TaskOptions:
 
     name: str
     queue: object
-    retries: int
+    retries: int | None
     backoff: Backoff
     aliases: Sequence[str] = ()
     timeout: float | None = None
@@ -343,7 +343,8 @@ class TaskOptions:
         for name in (self.name, *self.aliases):
             if not isinstance(cast(object, name), str) or not name or not name.isprintable():
                 raise TypeError(f"A task is named by a text, and so are its aliases, not by {name!r}.")
-        check_whole(self.retries, "retries is how often a failed task is tried again")
+        if self.retries is not None:
+            check_whole(self.retries, "retries is how often a failed task is tried again")
         if not callable(self.backoff):
             raise TypeError(f"backoff is a function of the attempt, as exponential(first=1.0), not {self.backoff!r}.")
         for told, seconds in (("timeout", self.timeout), ("ttl", self.ttl), ("keep_result", self.keep_result)):

@@ -135,6 +135,8 @@ class Lane(Named):
         self.holder: Any = self.sessions or self.leases
         """What acks, and gives back."""
         self.has_messages = isinstance(self.queue.codec, MessageCodec)
+        self.told = False
+        """Whether a worker has warned that the queue's policy ends retries of its tasks."""
 
     def __repr__(self) -> str:
         return f"Lane({self.source!r})"

@@ -117,22 +117,21 @@ class Handler:
         if message.problem:
             raise GiveUp(message.problem)
         began = time.monotonic()
+        retries, backoff = self._app.options_for(message.task)
         try:
             task = self._app.find(message.task)
             for one in message.then:
                 self._check_following(one)  # before it has any effect
             given = task.arguments.decode(bytes(message.args))
         except (DoesNotFit, LookupError, TypeError) as error:
-            retries, backoff = self._app.options_for(message.task)
             told = str(error.args[0])
             # Perhaps another worker has other code, so it is tried again.
             if lease.attempt > retries:
                 raise GiveUp(told) from None
             raise RetryIn(Policy(None, backoff).delay_us_in_any_case(lease.attempt) / 1e6, told) from None
-        options = task.options
-        if lease.attempt > options.retries + 1:
+        if lease.attempt > retries + 1:
             raise GiveUp(lease.error or "Its worker died, or lost its lease, in the last attempt.")
-        if options.rates:
+        if task.options.rates:
             await self._wait_for_rates(task, given)
         running = Running(task, self._db, lease, message, self._lane)
         try:

@@ -30,6 +30,10 @@ R = TypeVar("R")
 T = TypeVar("T", bound="BaseTask | Call")
 
 
+RETRIES = 3
+"""How often a failed task is tried again if nobody says so."""
+
+
 class UnknownTask(LookupError):
     """No task of this process has this name."""
 
@@ -52,7 +56,8 @@ class Tasks(Named):
         queue: the name of the queue; or its `Leases`, a `PriorityQueue` or `Sessions`, with the codec json or, for
             agents, bytes.
         levels: the number of priorities of queues that are named; None: they have none.
-        retries: how often a failed task is tried again, unless it says so itself.
+        retries: how often a failed task is tried again, unless it says so itself; None: 3 times. Its queue's
+            `max_attempts` ends that earlier, and a worker warns if it ends retries that were given.
         backoff: how long it waits before: `exponential`, `constant`, or a function from the number of the attempt.
         eager: whether an enqueue into a database runs all due tasks at once, in the caller's thread. For tests. An
             enqueue in a transaction can't: call `run_due` when it is committed.
@@ -83,12 +88,13 @@ class Tasks(Named):
         queue: Name | Source,
         *,
         levels: int | None = None,
-        retries: int = 3,
+        retries: int | None = None,
         backoff: Backoff = exponential(jitter=0.1),  # noqa: B008 - it has no state
         eager: bool = False,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        check_whole(retries, "retries is how often a failed task is tried again")
+        if retries is not None:
+            check_whole(retries, "retries is how often a failed task is tried again")
         if levels is not None:
             check_whole(levels, "levels is the number of priorities", least=1)
             if not isinstance(queue, NAMES):
@@ -348,7 +354,8 @@ class Tasks(Named):
     def options_for(self, name: str) -> tuple[int, Backoff]:
         """Return the retries and the back-off of a task, or of the app if it is not known."""
         task = self.tasks.get(name) if isinstance(cast(object, name), str) else None
-        return (self._retries, self._backoff) if task is None else (task.options.retries, task.options.backoff)
+        given = (self._retries, self._backoff) if task is None else (task.options.retries, task.options.backoff)
+        return RETRIES if given[0] is None else given[0], given[1]
 
     def lanes_of(self, queues: Sequence[str] | None) -> list[Lane]:
         """Return the lanes of queues, by their names; None: all.

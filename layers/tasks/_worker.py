@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 from fdbqueue.base.arguments import check_flag, check_whole
-from fdbqueue.lowlevel import Database, Named, Steps, only_database, verb
+from fdbqueue.lowlevel import Database, Named, Steps, attempts, is_paused, only_database, run_async, verb
 from fdbqueue.stored.known import LOOK_SECONDS
+from fdbqueue.stored.looks import tell_policy
 from fdbqueue.stored.names import queue_text
 
 from ..common.handlers import ThreadPool
@@ -150,6 +151,9 @@ class Worker(Named):
         try:
             before = -1
             async with self._probed(db):
+                for lane in self.lanes:
+                    await run_async(attempts(db, partial(is_paused, layout=lane.queue.layout)))
+                    _tell_of_retries(self.app, lane)
                 if self.app.plans:
                     await self.app.schedules.note_plans.aio(db, self.app.plans)
                 # A task may enqueue into another queue.
@@ -206,6 +210,18 @@ class Worker(Named):
             seconds = LOOK_SECONDS if left is None else min(left, LOOK_SECONDS)  # an operator may change a schedule
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), seconds)
+
+
+def _tell_of_retries(app: Tasks, lane: Lane) -> None:
+    """Warn once of tasks of a lane whose retries the policy of its queue ends."""
+    most = lane.queue.layout.known.policy.max_attempts
+    given = {name: task.options.retries or 0 for name, task in app.tasks.items() if task.lane is lane}
+    cut = {name: retries for name, retries in given.items() if most is not None and retries >= most}
+    if cut and not lane.told:
+        lane.told = True
+        told = ", ".join(f"retries={retries} of {name!r}" for name, retries in cut.items())
+        remedy = f"To change it: Queue.register(db, max_attempts={max(cut.values()) + 1})."
+        tell_policy(lane.queue.layout, f"max_attempts={most} is stored with it and applies, not {told}. {remedy}")
 
 
 async def _first(tasks: list[asyncio.Task[object]], when: str) -> asyncio.CancelledError | None:

@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         "a call that kills its workers is tried for ever",
         RUNNING,
-        (("if lease.attempt > options.retries + 1:", "if lease.attempt < 0:"),),
+        (("if lease.attempt > retries + 1:", "if lease.attempt < 0:"),),
         tests=("tasks/test_attempts",),
     ),
     Mutant(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from typing import Any
 
 import pytest
 
-from fdbqueue import CompletionError
+from fdbqueue import CompletionError, Queue
 from fdbqueue.engine import Subspace
-from fdbqueue.layers import Tasks, Worker, constant, immediately
+from fdbqueue.layers import Sessions, Tasks, Worker, constant, immediately
 from tests.helpers.clock import Clock
 from tests.helpers.tasks import dead_errors, run_out
 
@@ -227,3 +228,33 @@ def test_a_back_off_that_fails_is_replaced(db: Any, app: Tasks, clock: Clock) ->
     run_out(app, db, clock)
 
     assert dead_errors(app, db) == ["ValueError: no"]
+
+
+@pytest.mark.parametrize("session", [None, "to"])
+def test_a_worker_tells_once_of_retries_that_the_policy_of_the_queue_ends(
+    db: Any, space: Subspace, session: str | None
+) -> None:
+    queue = Queue(space, codec="json")
+    queue.register(db, max_attempts=2)
+    app = Tasks(queue.layout.space)
+
+    @app.task(retries=5, backoff=immediately, session=session)
+    def send(to: str) -> None:
+        raise ValueError(to)
+
+    @app.task(retries=1, session=session)
+    def fits(to: str) -> None: ...
+
+    @app.task(session=session)
+    def says_nothing(to: str) -> None: ...
+
+    send.enqueue(db, "Ann")
+    with pytest.warns(RuntimeWarning) as told:
+        app.run_due(db)
+    applies = "max_attempts=2 is stored with it and applies, not retries=5 of 'send'."
+    remedy = f"The policy of {queue.layout.describe()}: {applies} To change it: Queue.register(db, max_attempts=6)."
+    assert [(str(one.message), one.filename) for one in told] == [(remedy, __file__)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        app.run_due(db)
+    assert queue.stats(db).dead + Sessions(queue).stats(db).dead == 1
