@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from functools import partial
@@ -74,6 +74,14 @@ def until_ended(wait: Callable[..., T], deadline: float) -> T:
                 raise
 
 
+def list_rows(
+    what: str, found: Iterable[T], columns: Sequence[TableColumn[T]], record: Callable[[T], JsonRecord], *, table: bool
+) -> None:
+    """Print rows, as `print_rows`. Say on standard error that there are none."""
+    if not print_rows(found, columns, record, table=table):
+        tell(f"The queue has no {what}.")
+
+
 _Found: TypeAlias = tuple[str, GroupStats]
 STATES = [field.name for field in fields(GroupStats) if field.name not in ("state", "ended")]
 
@@ -90,10 +98,11 @@ def groups(
     url: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """List the groups of a queue with the numbers of their items. Exits with 1 if there is none.
+    """List the groups of a queue with the numbers of their items.
 
-    With a GROUP it prints that one, after it has closed or cancelled it, or waited for its end, as the options say. A
-    wait exits with 8 if the group was cancelled, and with 9 if the time is over.
+    With a GROUP it prints that one, after it has closed or cancelled it, or waited for its end, as the options say. It
+    exits with 1 if there is none of this name. A wait exits with 8 if the group was cancelled, and with 9 if the time
+    is over.
 
     `fdbqueue enqueue --group` opens a group. It can't end before it is closed, or for an hour after the last enqueue.
 
@@ -119,8 +128,10 @@ def groups(
             found = list(_listed(source, db, after, limit or (SCREENFUL if table else None)))
         else:
             found, code = _one(source, db, name, close=close, cancel=cancel, wait=wait)
-    print_rows(found, GROUPS, lambda one: {"queue": queue, "group": one[0], **asdict(one[1])}, table=table)
-    end_if(code or not found, code or errors.EMPTY)
+    end_if(code and not found, code)
+    what = f"groups of {'items in sessions' if sessions else 'plain items'}{' that fit' if after else ''}"
+    list_rows(what, found, GROUPS, lambda one: {"queue": queue, "group": one[0], **asdict(one[1])}, table=table)
+    end_if(code, code)
 
 
 def _one(
@@ -191,7 +202,7 @@ def schedules(
     url: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """List the schedules of a queue of tasks. Exits with 1 if there is none.
+    """List the schedules of a queue of tasks.
 
     A schedule is on time, paused, or stopped: its tick is over, and no worker has enqueued it. Then no worker runs, or
     its code has left. With one of the options that take a name it changes that schedule first.
@@ -224,7 +235,7 @@ def schedules(
                 refuse(str(error.args[0]), f"--{verb}")
         found = source.list(db)
     record = partial(_schedule, queue=queue)
-    end_if(not print_rows(found, SCHEDULES, record, table=wants_table(as_json)))
+    list_rows("schedules", found, SCHEDULES, record, table=wants_table(as_json))
 
 
 def _schedule(one: Schedule, queue: str) -> JsonRecord:
@@ -251,7 +262,7 @@ STREAMS: tuple[TableColumn[StreamState], ...] = (
 
 
 def streams(queue: str, url: str | None = None, as_json: bool = False) -> None:
-    """List the streams out of a queue, as Spark reads them, and their open batches. Exits with 1 if there is none.
+    """List the streams out of a queue, as Spark reads them, and their open batches.
 
     The items of an open batch are claimed: no consumer gets them before the batch is acked or given back.
 
@@ -262,7 +273,7 @@ def streams(queue: str, url: str | None = None, as_json: bool = False) -> None:
     table = wants_table(as_json)
     with opened_queue(url, queue) as (db, own):
         found = list(all_streams(db, own.layout.space))
-    end_if(not print_rows(found, STREAMS, lambda one: {"queue": queue, **asdict(one)}, table=table))
+    list_rows("streams", found, STREAMS, lambda one: {"queue": queue, **asdict(one)}, table=table)
 
 
 def subscribe(
@@ -297,13 +308,13 @@ def subscribe(
 
 
 def subscriptions(queue: str, url: str | None = None, as_json: bool = False) -> None:
-    """Print a queue's subscriptions, their selectors, and their leased items. Exits with 1 if there are none.
+    """Print a queue's subscriptions, their selectors, and their leased items.
 
     Example: fdbqueue subscriptions orders
     """
     with opened_queue(url, queue) as (db, own):
         found = Subscriptions(own).stats(db)
-    end_if(not print_rows(found, SUBSCRIPTIONS, lambda one: asdict(one), table=wants_table(as_json)))
+    list_rows("subscriptions", found, SUBSCRIPTIONS, asdict, table=wants_table(as_json))
 
 
 def unsubscribe(queue: str, name: str, url: str | None = None) -> None:

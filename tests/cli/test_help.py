@@ -17,12 +17,14 @@ from typer import rich_utils
 from typer.testing import CliRunner
 
 from fdbqueue.cli import app
+from fdbqueue.cli.agents import agents
 from fdbqueue.cli.app import COMMANDS, SECTIONS
-from fdbqueue.cli.helptext import arguments_of
+from fdbqueue.cli.helptext import NARROW_COLUMNS, arguments_of
 from fdbqueue.cli.options import command_of
 from tests.helpers.nightly import at_night
 
 WIDTHS = (40, 200, *at_night(80, 120))
+AGENTS = [one.callback.__name__ for one in agents.registered_commands if one.callback]
 names = pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS])
 
 
@@ -35,7 +37,7 @@ def built() -> Any:
 def help_of(name: str, width: int) -> str:
     """Return a command's help on a terminal of some width."""
     with patch.object(rich_utils, "MAX_WIDTH", width):
-        return CliRunner().invoke(app, [*filter(None, [name]), "--help"], env={"COLUMNS": str(width)}).stdout
+        return CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": str(width)}).stdout
 
 
 def text_of(name: str, width: int) -> list[str]:
@@ -77,11 +79,22 @@ def test_the_help_of_every_command_has_one_example_that_parses(name: str) -> Non
     assert command(name, arguments[1:])
 
 
-@names
-def test_the_help_names_every_option_in_full_also_on_a_narrow_terminal(name: str) -> None:
-    wide, narrow = help_of(name, 200), help_of(name, 40)
+@pytest.mark.parametrize("width", [40, NARROW_COLUMNS - 1, NARROW_COLUMNS])
+@pytest.mark.parametrize("name", [command.__name__ for command in COMMANDS] + [f"agents {one}" for one in AGENTS])
+def test_the_help_names_every_option_in_full_also_on_a_narrow_terminal(name: str, width: int) -> None:
+    wide, narrow = help_of(name, 200), help_of(name, width)
 
-    assert set(re.findall(r"--[a-z-]+", wide)) == set(re.findall(r"--[a-z-]+", narrow))
+    assert "…" not in narrow
+    assert set(re.findall(r"--[a-z-]+", wide)) <= set(re.findall(r"--[a-z-]+", narrow))
+
+
+@pytest.mark.parametrize("arguments", ["sessions q --pause", "register q --backoff", "agents run --lock"])
+def test_an_option_without_its_value_is_answered_with_the_usage(arguments: str) -> None:
+    refused = CliRunner().invoke(app, shlex.split(arguments), env={"COLUMNS": "80"})
+
+    assert refused.exit_code == 2
+    assert refused.stderr.startswith("Usage: ")
+    assert "requires an argument" in refused.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.__name__)

@@ -47,7 +47,10 @@ def test_a_subscription_is_registered_served_listed_and_removed(
     assert [line["value"] for line in lines(run("lease", name, "-n", "5", "-s", "red").stdout)] == [2]
     assert run("unsubscribe", name, "red").exit_code == 0
     assert run("unsubscribe", name, "red").exit_code == errors.EMPTY
-    assert run("subscriptions", name).exit_code == errors.EMPTY
+    none = run("subscriptions", name, "--json")
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no subscriptions.\n")
+    none = run("streams", name)
+    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no streams.\n")
 
 
 def test_a_bad_selector_is_refused_with_the_place_of_the_fault(run: Run, name: str) -> None:
