@@ -6,9 +6,10 @@ from typing import Any
 
 from fdbqueue.base.position import Position
 from fdbqueue.layers.leases import Lease, Leases
+from fdbqueue.layers.staged import StagedQueue
 
 
-def lease_of(leases: Leases, db: Any, **terms: Any) -> Lease:
+def lease_of(leases: Leases | StagedQueue, db: Any, **terms: Any) -> Lease:
     lease = leases.lease(db, **terms)
     assert lease is not None
     return lease

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 import lmdb
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import fdbqueue
 from fdbqueue import Queue, StorageError
@@ -19,8 +16,6 @@ from fdbqueue.engine import FDBError, Subspace
 from fdbqueue.engine.transactional import STALE_AFTER_S, Client
 from tests.helpers.faults import Fault, FaultyDatabase, FaultyTransaction, When
 from tests.helpers.stores import store_of
-
-FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 
 @pytest.fixture
@@ -30,25 +25,6 @@ def queue(space: Subspace) -> Queue:
 
 def contents(queue: Queue, db: Any) -> list[bytes]:
     return [item.value for item in queue.browse(db)]
-
-
-@pytest.mark.parametrize("faults", list(itertools.product(FAULTS, repeat=2)))
-def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
-    db: Any, queue: Queue, faults: tuple[Fault, ...]
-) -> None:
-    def failing() -> FaultyDatabase:
-        pending = iter(faults)
-        return FaultyDatabase(db, lambda: next(pending, None))
-
-    queue.enqueue(failing(), b"a")
-    queue.enqueue_many(failing(), [b"b", b"c", b"d"])
-    assert contents(queue, db) == [b"a", b"b", b"c", b"d"]
-    item = queue.dequeue(failing())
-    assert item is not None
-    assert item.value == b"a"
-    assert [item.value for item in queue.dequeue_many(failing(), limit=2)] == [b"b", b"c"]
-    assert contents(queue, db) == [b"d"]
-    assert queue.check(db).ok
 
 
 def test_a_consumed_item_with_an_unknown_outcome_is_not_enqueued_again(db: Any, queue: Queue) -> None:
@@ -76,37 +52,6 @@ def test_an_error_that_is_not_retryable_is_raised_and_nothing_was_done(db: Any, 
     assert queue.is_empty(db)
     queue.enqueue(db, b"y")
     assert contents(queue, db) == [b"y"]
-
-
-@given(plan=st.lists(st.none() | st.sampled_from(FAULTS), max_size=40), data=st.data())
-def test_random_calls_under_random_faults_do_what_a_list_does(
-    db: Any, plan: list[Fault | None], data: st.DataObject
-) -> None:
-    queue = Queue(("fdbqueue tests", "once", str(time.monotonic_ns())))
-    pending = iter(plan)
-    faulty = FaultyDatabase(db, lambda: next(pending, None))
-    model: list[bytes] = []
-    for n in range(data.draw(st.integers(1, 12))):
-        value = b"%d" % n
-        verb = data.draw(st.sampled_from(["enqueue", "enqueue_many", "dequeue", "dequeue_many"]))
-        if verb == "enqueue":
-            queue.enqueue(faulty, value)
-            model.append(value)
-        elif verb == "enqueue_many":
-            queue.enqueue_many(faulty, [value + b"a", value + b"b"])
-            model += [value + b"a", value + b"b"]
-        elif verb == "dequeue":
-            item = queue.dequeue(faulty)
-            assert (item.value if item else None) == (model.pop(0) if model else None)
-        else:
-            # After three times 1007 a call takes fewer items.
-            taken = [item.value for item in queue.dequeue_many(faulty, limit=3)]
-            assert taken == model[: len(taken)]
-            assert len(taken) == min(3, len(model)) or (taken and plan.count(("before", 1007)) > 2)
-            del model[: len(taken)]
-    assert contents(queue, db) == model
-    assert queue.check(db).ok
-    queue.clear(db)
 
 
 def test_a_client_leaves_one_marker_per_concurrent_call(db: Any, queue: Queue) -> None:

@@ -1,4 +1,4 @@
-"""Follow-ups are enqueued once if an outcome is unknown; and interleavings of results by hand."""
+"""Interleavings of results, laid out by hand."""
 
 from __future__ import annotations
 
@@ -8,34 +8,13 @@ import pytest
 
 from fdbqueue import CompletionError, LeaseLost, Queue
 from fdbqueue.engine.steps import Steps
-from fdbqueue.layers import Consumer, Done, FollowUp, Lease, Leases, Results
+from fdbqueue.layers import FollowUp, Leases, Results
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
-from tests.helpers.faults import FaultyDatabase
 from tests.helpers.leasing import lease_of
 from tests.helpers.staging import wait_until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_a_consumers_follow_ups_are_enqueued_once_when_an_acks_outcome_is_unknown(
-    db: Any, leases: Leases, when: Any
-) -> None:
-    commits = FaultyDatabase(db, lambda: None)
-    completion = Results(leases).enqueue(commits, "3")
-
-    def handle(lease: Lease) -> object:
-        n = int(lease.value)
-        return Done(n, then=[FollowUp(leases, str(n - 1))] if n else [])
-
-    faulty = FaultyDatabase.failing_at(db, set(range(0, 100, 3)), (when, 1021))
-    while leases.stats(db).available:
-        Consumer(leases, handle, concurrency=1).drain(faulty)
-    assert faulty.faults
-    assert completion.wait(timeout=60) == 3
-    stats = leases.stats(db)
-    assert (stats.enqueued, stats.dequeued) == (4, 4)
 
 
 def test_of_an_ack_and_an_expiry_the_one_that_commits_first_decides_the_outcome(

@@ -33,7 +33,7 @@ from fdbqueue.layers.smart.types import (
 )
 from fdbqueue.stored.items import INLINE_BYTES
 from tests.helpers.clock import Clock
-from tests.helpers.faults import Fault, FaultyDatabase, When
+from tests.helpers.faults import FaultyDatabase, When
 from tests.helpers.smart import (
     Confirmation,
     Order,
@@ -45,8 +45,6 @@ from tests.helpers.smart import (
     rows_of,
     smart_queue,
 )
-
-FAULTS: list[Fault] = [("before", 1021), ("after", 1021), ("before", 1020), ("before", 1007)]
 
 
 @pytest.mark.parametrize(
@@ -213,26 +211,6 @@ def test_a_large_message_is_asked_and_rewritten_with_its_chunks(db: Any, smart: 
     smart.enqueue(db, note("small", **{"y" * 200_000: "take over"}))
     assert smart.enqueue(db, note("y" * 200_000)).rewritten is not None
     assert [len(message.text) for message in contents(smart, db)] == [200_000]
-
-
-@pytest.mark.parametrize("first", FAULTS)
-@pytest.mark.parametrize("second", FAULTS)
-def test_every_call_is_exactly_once_under_any_two_faults_in_a_row(
-    db: Any, smart: SmartQueue, first: Fault, second: Fault
-) -> None:
-    def failing() -> FaultyDatabase:
-        pending = iter((first, second))
-        return FaultyDatabase(db, lambda: next(pending, None))
-
-    assert smart.enqueue(failing(), Order(1)).decision is Decision.queue
-    assert smart.enqueue(failing(), Progress("a", 1)).position is not None
-    assert smart.enqueue(failing(), Progress("a", 2)).decision is Decision.ignore
-    assert smart.enqueue(failing(), Confirmation(1)).decision is Decision.ignore_and_delete
-    assert len(smart.enqueue_many(failing(), [Order(5), Order(6)])) == 2
-    assert contents(smart, db) == [Progress("a", 2), Order(5), Order(6)]
-    item = smart.dequeue(failing())
-    assert item is not None
-    assert smart.queue.stats(db).dequeued == 1
 
 
 def test_enqueue_many_compares_each_with_those_before_it(db: Any, smart: SmartQueue) -> None:

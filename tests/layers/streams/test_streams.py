@@ -128,22 +128,6 @@ def test_plain_items_are_claimed_together_as_they_are_one_by_one(
     assert together == batches("one by one")
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("code", [1020, 1021])
-def test_claims_and_acks_take_effect_once_under_commit_faults(db: Any, space: Subspace, when: Any, code: int) -> None:
-    for failing in range(5):
-        queue = Queue(space[failing])
-        queue.enqueue_many(db, [b"%03d" % number for number in range(250)])
-        faulty = FaultyDatabase.failing_at(db, {failing}, (when if code == 1021 else "before", code))
-        stream: Stream[bytes] = Stream(queue, "s")
-        record = stream.claim(faulty, terms(items=150))
-        assert values(stream, db, 1, record) == [b"%03d" % number for number in range(150)]
-        stream.ack(faulty, terms())
-        stats = queue.stats(db)
-        assert (stats.claimed, stats.dequeued, stats.available) == (0, 150, 100)
-        assert queue.check(db).ok
-
-
 def test_an_item_in_front_that_comes_back_during_a_claim_is_in_one_split(
     db: Any, queue: Queue[bytes], stream: Stream[bytes], clock: Clock
 ) -> None:

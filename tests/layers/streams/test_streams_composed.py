@@ -15,7 +15,6 @@ from fdbqueue.layers.smart import SmartQueue
 from fdbqueue.layers.streams import Stream, moving
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
-from tests.helpers.faults import FaultyDatabase
 from tests.helpers.names import beside
 from tests.helpers.smart import note
 from tests.layers.streams.test_streams import terms, values
@@ -88,20 +87,6 @@ def test_an_ack_ends_completions_and_releases_follow_ups(
     stats = leases.queue.stats(db)
     assert (stats.dequeued, stats.claimed, stats.outcomes) == (1, 0, 1)
     stream.ack(db, terms())
-    assert consistent(stream, db)
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_ack_ends_completions_once_whatever_its_commit_says(
-    db: Any, leases: Leases[Any], stream: Stream[Any], when: Any
-) -> None:
-    completion = Results(leases, keep=60).enqueue(db, "x")
-    stream.claim(db, terms())
-
-    stream.ack(FaultyDatabase.failing_at(db, {0}, (when, 1021)), terms())
-
-    assert completion.wait(timeout=60) is None
-    assert leases.queue.stats(db).dequeued == 1
     assert consistent(stream, db)
 
 

@@ -12,7 +12,6 @@ from fdbqueue.layers import Groups, Results
 from fdbqueue.layers.leases import Leases
 from fdbqueue.layers.streams import Stream
 from fdbqueue.layers.streams import stream as streams
-from tests.helpers.faults import FaultyDatabase
 from tests.layers.streams.test_streams import terms, values
 
 
@@ -90,21 +89,6 @@ def test_completions_and_groups_learn_of_it(db: Any, queue: Queue[bytes], stream
     counts = group.wait(timeout=60)
     assert (counts.done, counts.dead) == (1, 1)
     assert queue.check(db).ok
-
-
-@pytest.mark.usefixtures("small")
-@pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("code", [1020, 1021])
-def test_it_takes_effect_once_under_commit_faults(db: Any, space: Subspace, when: Any, code: int) -> None:
-    for failing in range(4):
-        queue = Queue(space[failing])
-        queue.enqueue_many(db, [b"bad 1", b"a", b"b", b"bad 2"])
-        stream: Stream[bytes] = Stream(queue, "s")
-        stream.claim(db, terms())
-        faulty = FaultyDatabase.failing_at(db, {failing}, (when if code == 1021 else "before", code))
-        assert values(stream, db, 1, stream.claim(faulty, terms(bad=bad))) == [b"a", b"b"]
-        assert (queue.stats(db).claimed, queue.stats(db).dead) == (2, 2)
-        assert stream.check(db).ok
 
 
 @pytest.mark.usefixtures("small")

@@ -17,7 +17,9 @@ from fdbqueue import CompletionError, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.layers import (
     Blobs,
+    Consumer,
     Decision,
+    Done,
     FollowUp,
     Groups,
     Leases,
@@ -33,8 +35,10 @@ from fdbqueue.layers import (
     Subscriptions,
     Tasks,
     Worker,
+    immediately,
 )
 from fdbqueue.layers.staged.requests import wished
+from fdbqueue.layers.streams import Stream, Terms
 from fdbqueue.layers.subscriptions.waiters import Waiters
 from fdbqueue.writes.adaptive_limit import PATIENCE
 from tests.helpers import sessions as of_session
@@ -42,6 +46,7 @@ from tests.helpers.clock import Clock
 from tests.helpers.faults import Fault, FaultyDatabase, Plan, says_the_same_whichever_commit_fails
 from tests.helpers.leasing import lease_of
 from tests.helpers.nightly import at_night
+from tests.helpers.staging import coordinating, left_behind, value
 
 pytestmark = pytest.mark.slow
 
@@ -69,7 +74,8 @@ def of_a_queue(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[A
 def of_smart_queues(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[Any]:
     smart = SmartQueue(Queue(space, codec=smart_messages()))
     smart.resend.register(db, "B")
-    yield [smart.enqueue(db, {"type": "call", "to": to}).decision.name for to in "aab"]
+    yield [smart.enqueue(db, {"type": "call", "to": to}).decision.name for to in "aabe"]
+    yield smart.enqueue(db, {"type": "call", "to": "e", "over": True}).decision.name
     yield [one.decision.name for one in smart.enqueue_many(db, [{"type": "call", "to": to} for to in "bcd"])]
     yield [copy.value["to"] for copy in smart.resend.fetch_many(db, "B")]
     yield smart.resend.confirm(db, "B")[1]
@@ -327,13 +333,93 @@ def of_subscriptions(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iter
     yield subscriptions.check(sound).problems
 
 
+def of_staged_queues(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[Any]:
+    leases = Leases(Queue(space, codec="str"), clock=clock)
+    one, other = StagedQueue(leases), StagedQueue(leases)
+    for text in "abcdefghi":
+        one.enqueue(db, text)
+    yield value(other.dequeue(db))
+    yield [item.value for item in one.dequeue_many(db, limit=2, timeout=20)]
+    lease = lease_of(other, db)
+    many = one.lease_many(db, limit=2, duration=10)
+    yield [(each.value, each.attempt) for each in (lease, *many)]
+    other.ack(db, lease)
+    leases.nack(db, many[0])
+    yield value(one.dequeue(db))
+    clock.now += 20
+    again = lease_of(other, db)
+    yield again.value, again.attempt
+    one.ack(db, again)
+    yield [item.value for item in other.dequeue_many(db, limit=2)], [item.value for item in one.dequeue_many(db)]
+    yield other.dequeue(db, timeout=0.01), one.lease(db, timeout=0.01)
+    yield left_behind(leases.queue, sound)
+    stats = leases.stats(db)
+    yield stats.enqueued, stats.dequeued, stats.leased, stats.available, leases.check(sound).problems
+
+
+def of_staged_queues_among_others(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as patch:
+        coordinating(patch, AFTERMATH_SECONDS=float("inf"))
+        yield from of_staged_queues(db, sound, space, clock)
+
+
+def of_streams(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[Any]:
+    leases = Leases(Queue(space, codec="str"), clock=clock)
+    leases.enqueue_many(sound, [f"{number:03}" for number in range(180)])
+    promised = [Results(leases).enqueue(sound, text, then=FollowUp(leases, "more")) for text in ("bad", "good")]
+    stream = Stream(leases, "s", clock=clock)
+    plain: dict[str, Any] = {"epoch": "e", "run": "r", "size_bytes": 1_000_000}
+    for batch in (1, 2):
+        why: Any = lambda payload: "It is bad." if payload == b"bad" else ""  # noqa: E731
+        terms = Terms(**plain, batch=batch, items=150, bad=why if batch == 2 else None)
+        record = stream.claim(db, terms)
+        yield [
+            stream.payload(sound, batch, row)
+            for split in record.splits
+            for page in stream.read(sound, "e", batch, split)
+            for row in page
+        ]
+        stream.ack(db, terms)
+    yield promised[1].wait(timeout=60), [letter.value for letter in leases.dead.browse(sound)]
+    stats = leases.stats(sound)
+    yield stats.enqueued, stats.dequeued, stats.dead, stats.available, leases.queue.stats(sound).claimed
+    yield stream.check(sound).problems, leases.check(sound).problems
+
+
+def of_consumers(db: Any, sound: Any, space: Subspace, clock: Clock) -> Iterator[Any]:
+    leases = Leases(Queue(space, codec="str"), max_attempts=2, backoff=immediately, clock=clock)
+    promised = Results(leases).enqueue(db, "5")
+    leases.enqueue_many(db, ["100", "107", "200"])
+    done: list[str] = []
+
+    def handle(lease: Any) -> object:
+        if lease.value == "107" and lease.attempt == 1:
+            raise LookupError
+        done.append(lease.value)
+        number = int(lease.value)
+        return Done(number, then=[FollowUp(leases, str(number - 1))] if 0 < number < 100 else [])
+
+    failed = lost = 0
+    while leases.stats(sound).available:
+        report = Consumer(leases, handle, concurrency=2, signals=False).drain(db)
+        failed, lost = failed + report.failed, lost + report.lost
+    yield sorted(done), failed, lost, promised.wait(timeout=60)
+    stats = leases.stats(sound)
+    yield stats.enqueued, stats.dequeued, stats.leased, stats.dead, leases.check(sound).problems
+
+
 def smart_messages() -> Messages:
-    """Return a codec of calls, of which a queue keeps one for each receiver."""
-    return Messages(MessageType("call", key=lambda message: message["to"], check=lambda queued, new: Decision.ignore))
+    """Return a codec of calls, of which a queue keeps one for each receiver, until he is no more to be called."""
+
+    def check(queued: Any, new: Any) -> Decision:
+        return Decision.ignore_and_delete if new.get("over") else Decision.ignore
+
+    return Messages(MessageType("call", key=lambda message: message["to"], check=check))
 
 
 PROGRAMS: dict[str, tuple[Program, int]] = {
     "blobs": (of_blobs, 6),
+    "consumers": (of_consumers, 7),
     "groups": (of_groups, 12),
     "leases": (of_leases, 13),
     "levels": (of_levels, 13),
@@ -342,6 +428,9 @@ PROGRAMS: dict[str, tuple[Program, int]] = {
     "sessions": (of_sessions, 25),
     "smart": (of_smart_queues, 8),
     "smart sessions": (of_smart_sessions, 9),
+    "staged": (of_staged_queues, 12),
+    "staged among others": (of_staged_queues_among_others, 12),
+    "streams": (of_streams, 5),
     "subscriptions": (of_subscriptions, 16),
     "tasks": (of_tasks, 9),
 }
