@@ -42,7 +42,7 @@ class Folder:
 
     def run(self, name: str, later: float = 0.0) -> str:
         program = self.begin(name, later)
-        printed, errors = program.communicate(timeout=250)
+        printed, errors = program.communicate(timeout=600)
         assert program.returncode == 0, errors
         return printed
 

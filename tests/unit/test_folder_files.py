@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,24 @@ def test_a_database_in_memory_is_its_users_alone(umask: int) -> None:
         path = Path(store_of(db).path)
         assert stat.S_IMODE(path.stat().st_mode) == 0o700
         assert set(modes(path).values()) == {0o600}
+
+
+def test_a_folder_in_memory_that_another_process_removes_while_it_is_made_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fstat, removed = os.fstat, list[str]()
+
+    def removing(fd: int) -> os.stat_result:
+        found, path = fstat(fd), os.path.dirname(os.readlink(f"/proc/self/fd/{fd}"))
+        if not removed and os.path.basename(path).startswith("fdbqueue-memory-"):
+            removed.append(path)
+            shutil.rmtree(path)
+        return found
+
+    monkeypatch.setattr(os, "fstat", removing)
+    with fdbqueue.open("memory:") as db:
+        db[b"a"] = b""
+    assert removed
 
 
 @pytest.mark.slow

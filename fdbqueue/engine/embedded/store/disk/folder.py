@@ -296,14 +296,15 @@ def make_folder() -> str:
     root = _root()
     _sweep(root)
     while True:
+        path = root
         try:
             path = tempfile.mkdtemp(prefix=_PREFIX, dir=root)
             fd = open_file(path, _OWNER)
-        except StorageError:
-            if not os.path.isdir(path):
+        except (StorageError, OSError) as error:
+            if path != root and not os.path.isdir(path):
                 continue  # another process found the folder without a file, and removed it
-            raise
-        except OSError as error:
+            if isinstance(error, StorageError):
+                raise
             raise StorageError(f"{root}: no folder for a database in memory can be made ({error.strerror}).") from error
         fcntl.flock(fd, fcntl.LOCK_EX)
         if os.fstat(fd).st_nlink:
