@@ -36,8 +36,10 @@ MUTANTS = (
         (("        self._early = None  # timers were", "        # timers were"),),
         kind=Kind.exclusive,
         tests=(
-            "tests/layers/subscriptions/test_subscriptions_exclusive_all.py"
-            "::test_an_item_that_expires_while_credit_is_short_is_counted_once",
+            (
+                "tests/layers/subscriptions/test_subscriptions_exclusive_all.py"
+                "::test_an_item_that_expires_while_credit_is_short_is_counted_once"
+            ),
         ),
     ),
     Mutant(
