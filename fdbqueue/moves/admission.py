@@ -33,9 +33,10 @@ from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError, QueueFull
 from fdbqueue.moves.moves import wants_arrivals
+from fdbqueue.stored.catalogue import write_about
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.looks import look, note_registered
+from fdbqueue.stored.looks import look, must_register
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.settings import (
     NO_TERMS,
@@ -243,6 +244,7 @@ class Admission:
         "_tr",
         "terms",
         "unmarked",
+        "unregistered",
     )
 
     def __init__(
@@ -261,9 +263,11 @@ class Admission:
         self._layout = layout
         self._order = order
         self.unmarked = False
-        """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
+        """Whether the queue has to be marked as smart, since it is not yet; known after `read`."""
+        self.unregistered = False
+        """Whether the queue has to be registered, since it is not yet; known after `read`."""
         self.terms = NO_TERMS
-        """The queue's terms; known after `steps`."""
+        """The queue's terms; known after `read`."""
         view = tr.snapshot
         marked = layout.known.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
@@ -290,7 +294,21 @@ class Admission:
             self._marks = view.get(keys[0]), view.get(keys[1]), view.get(keys[2])
 
     async def steps(self, wanted: int = 1) -> int:
-        """Wait for the last index and return it.
+        """Do what `read` does, and then what `write` does."""
+        last = await self.read(wanted)
+        if self.unregistered:
+            self.write()
+        return last
+
+    def write(self) -> None:
+        """Register the queue, and mark it as smart, where `read` has found that this is to do. It does not wait."""
+        if self.unregistered:
+            write_about(self._tr, self._layout)
+        if self.unmarked:
+            mark_smart(self._tr, self._layout)
+
+    async def read(self, wanted: int = 1) -> int:
+        """Wait for the last index and return it. It writes nothing.
 
         Args:
             wanted: how many items the transaction adds now; 0: none, or it is not known yet.
@@ -307,15 +325,16 @@ class Admission:
         if layout.known.made.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._settings is not None:
-            await note_registered(self._tr, layout, await self._settings)
+            self.unregistered = await must_register(self._tr, layout, await self._settings)
         if self._marks is not None:
             return await self._among_marks(self._marks, wanted)
-        key = await self._last_key()
+        last = self._last
+        at_once = not self._composed and getattr(last, "comes_at_once", False)
+        key = bytes(last) if at_once else await self._last_key()
         if key >= layout.end and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
             layout.known.has_high_water_mark = True
-            # Registered above: a second look would take this transaction's own record for a committed one.
             again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-            last = await again.steps(wanted)
+            last = await again.read(wanted)
             self.unmarked, self.terms = again.unmarked, again.terms
             return last
         layout.known.subscribed, layout.known.exclusive_all = False, None
@@ -331,7 +350,7 @@ class Admission:
         last = self._last
         if self._composed:
             return await last  # type: ignore[no-any-return]
-        return bytes(last if getattr(last, "comes_at_once", False) else await value_of(last))
+        return bytes(await value_of(last))
 
     async def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> int:
         """Return the last index in a queue that had a mark, an order or a type before."""
@@ -449,8 +468,8 @@ async def register(tr: Transaction, layout: Layout) -> bool:
     settings = None if known or layout.known.registration is None else started(look(tr, layout))
     if (kind := await value_of(tr.snapshot.get(layout.type_key))).present():
         await check_terms(tr, layout, terms_of(layout, bytes(kind)), "session")
-    if settings is not None:
-        await note_registered(tr, layout, await settings)
+    if settings is not None and await must_register(tr, layout, await settings):
+        write_about(tr, layout)
     return not known
 
 

@@ -19,15 +19,7 @@ from fdbqueue.engine.api import Database, Transaction, Value
 from fdbqueue.engine.steps import Steps, begun, started, value_of
 from fdbqueue.engine.transactional import attempts, is_database
 from fdbqueue.errors import OtherCodec, SubscriptionError
-from fdbqueue.stored.catalogue import (
-    about_if_readable,
-    adopt_policy,
-    codec_of,
-    fits,
-    nested_with,
-    refuse_nested,
-    write_about,
-)
+from fdbqueue.stored.catalogue import about_if_readable, adopt_policy, codec_of, fits, nested_with, refuse_nested
 from fdbqueue.stored.known import RAW, Look, OwnChanges, Registration
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.policies import PolicyWarning
@@ -123,8 +115,10 @@ async def settings_of(tr: Transaction | Database, layout: Layout) -> QueueSettin
     return found
 
 
-async def note_registered(tr: Transaction, layout: Layout, found: QueueSettings) -> None:
-    """Register a queue unless it is registered already, by a look in this transaction.
+async def must_register(tr: Transaction, layout: Layout, found: QueueSettings) -> bool:
+    """Return whether a call that adds items must register the queue, by a look in this transaction.
+
+    It writes nothing. `write_about` registers the queue, once nothing else can refuse the call.
 
     Raises:
         OtherCodec: it is registered with another codec. NestedQueue: it is not registered yet, and its name lies within
@@ -132,19 +126,19 @@ async def note_registered(tr: Transaction, layout: Layout, found: QueueSettings)
     """
     own: Registration | None = layout.known.registration
     if own is None:
-        return
+        return False
     if found.record is None:
         # Whether this transaction commits is not known here. So the next enqueue looks again.
         await refuse_nested(tr, layout, looking=found.nested)
-        write_about(tr, layout)
-        return
+        return True
     check_codec(layout, found.record, own.codec, "encode")
+    return False
 
 
 async def refuse_others_keys(tr: Transaction, layout: Layout, *, clears: bool = False) -> None:
     """Refuse a call whose keys would be among those of another queue. Every call that may write passes here.
 
-    An enqueue registers the queue instead (`note_registered`). A registered queue may go on. It is not cleared with the
+    An enqueue registers the queue instead (`must_register`). A registered queue may go on. It is not cleared with the
     keys of another one.
 
     Args:

@@ -6,8 +6,9 @@ Every way in passes through `append_items`, be it an enqueue, a session's, a row
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fdbqueue.base.beside import KeptBeside
@@ -16,7 +17,7 @@ from fdbqueue.engine.api import Future, Transaction
 from fdbqueue.engine.optional import set_rows
 from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import asks_marker
-from fdbqueue.moves.admission import Admission, Entry, check_terms, give_up_to, mark_smart, refuse_plain_items
+from fdbqueue.moves.admission import Admission, Entry, check_terms, give_up_to, refuse_plain_items
 from fdbqueue.moves.moves import Moves, Span, announce
 from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.counters import as_count, count_levels
@@ -120,9 +121,9 @@ def spans_of(layout: Layout, keys: Sequence[bytes], ranks: Sequence[int] | None)
 
 # The indices of the items that one of a caller's transactions enqueues in several calls.
 #
-# The first call reads the last index. The items that the transaction itself enqueues after that are counted here.
-# All
-# objects of one queue count together, so that their items keep the order of the calls.
+# The first call reads the last index. The items that the transaction itself enqueues after that are counted here. All
+# objects of one queue count together, so that their items keep the order of the calls. What waits writes nothing, and
+# what writes does not wait. So a call that refuses in between has written nothing, and no other call comes between.
 
 
 @dataclass(slots=True)
@@ -149,39 +150,66 @@ _open: KeptBeside[dict[bytes, _Next]] = KeptBeside(dict)
 
 
 async def reserve(tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain") -> int:
-    """Reserve `wanted` indices and return the first one.
+    """Reserve `wanted` indices and return the first one. It raises what `ask_to_enter` raises."""
+    take = await ask_to_enter(tr, layout, wanted, order, entry=entry)
+    return take()
+
+
+async def ask_to_enter(
+    tr: Transaction, layout: Layout, wanted: int, order: str | None, *, entry: Entry = "plain"
+) -> Callable[[], int]:
+    """Ask whether items may enter. It writes nothing. Return what takes `wanted` indices, and returns the first one.
+
+    That function writes, and does not wait: it also registers the queue, and marks it as smart.
 
     Raises:
         OrderError: the queue's items have another order.
         ChecksBypassed: the queue is smart, and the items do not pass through its checks. Or they do, and the queue
             has items that did not.
         QueueFull: the queue has a quota, and no room for the items.
+        OtherCodec, NestedQueue, QueueRenamed, FormatError: as `Admission.read`.
     """
     of_queues = _open.of(tr)
     following = of_queues.get(layout.prefix)
     if following is not None and not following.attempt.is_ready():
-        # A cluster's client runs its requests one after the other, in its own thread. It answers this request without a
-        # network call. After the answer `attempt` shows whether there was a `reset` before.
+        # A cluster's client runs its requests one after the other, in its own thread: the error of a `reset` may still
+        # be on its way to `attempt`. It answers this request behind that, without a network call.
         await value_of(tr.get_approximate_size())
-        following = of_queues.get(layout.prefix)  # another task may have run this meanwhile
+    admission = None
     if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
-        last = Admission(tr, layout, order, entry=entry, composed=True)
-        index = await last.steps(wanted)
-        if last.unmarked:
+        admission = Admission(tr, layout, order, entry=entry, composed=True)
+        index = 1 + await admission.read(wanted)
+        if admission.unmarked:
             await refuse_plain_items(tr, layout)
-            # A smart enqueue has `started` these steps. They must not write before it wants the index: it may refuse.
-            await value_of(tr.get_approximate_size())
-            mark_smart(tr, layout)
-        following = of_queues[layout.prefix] = _Next(tr.get_versionstamp(), index + 1, order, entry, layout, last.terms)
+        following = _Next(tr.get_versionstamp(), index, order, entry, layout, admission.terms)
     elif following.terms is not NO_TERMS:
         await check_terms(tr, layout, following.terms, entry, wanted)
+    return partial(_take, tr, layout, of_queues, wanted, following, admission)
+
+
+def _take(
+    tr: Transaction,
+    layout: Layout,
+    of_queues: dict[bytes, _Next],
+    wanted: int,
+    following: _Next,
+    admission: Admission | None,
+) -> int:
+    """Take indices, behind those that the transaction's other calls have taken since the read."""
+    if admission is not None:
+        admission.write()
+        taken = of_queues.get(layout.prefix)
+        if taken is not None and not taken.attempt.is_ready():
+            following.index = max(following.index, taken.index)
+        of_queues[layout.prefix] = following
     layout.known.subscribed, layout.known.exclusive_all = (
         following.layout.known.subscribed,
         following.layout.known.exclusive_all,
     )
     index = following.index
     following.index += wanted
-    give_up_to(tr, layout, following.index - 1, order)
+    if following.order is not None:
+        give_up_to(tr, layout, following.index - 1, following.order)
     return index
 
 

@@ -36,7 +36,7 @@ from fdbqueue.stored.items import check_headers
 from fdbqueue.stored.looks import check_encodes
 from fdbqueue.verbs.editing import EditPlan, ItemChange
 from fdbqueue.writes.adaptive_limit import Halving
-from fdbqueue.writes.appending import append_item
+from fdbqueue.writes.appending import append_item, ask_to_enter
 
 from ..leases import Leases
 from ..leases.lease import positive, visible_at
@@ -141,7 +141,7 @@ class Admitting:
         """
         rank = self._rank(new.message, terms.headers)
         stored = envelope(new.payload, terms.headers)
-        next_index = started(self._next_index(tr))
+        asked_to_enter = started(self._ask_to_enter(tr))
         scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self.check_runner.wants_last else None
         asked_for_numbers = started(self._copies.all_numbers(tr))
@@ -175,10 +175,11 @@ class Admitting:
                 rewritten = self._rewritten(
                     by, replacement, terms if answers.terms == "incoming" else None, now_us, numbers
                 )
+        take_index = None if entering is None else await asked_to_enter
         # From here on it writes. Only a read of the database can fail.
         position = None
-        if entering is not None:
-            position = Position(await next_index, new_random(), rank=entering.rank)
+        if entering is not None and take_index is not None:
+            position = Position(take_index(), new_random(), rank=entering.rank)
         moves = self._moves(tr, now_us)
         self._remove(moves, going)
         if rewritten is not None:
@@ -203,8 +204,8 @@ class Admitting:
 
     # --- what the sessions of a queue do in another way
 
-    def _next_index(self, tr: Transaction) -> Steps[int]:
-        return self._queue.next_index(tr, 1, entry="smart")
+    def _ask_to_enter(self, tr: Transaction) -> Steps[Callable[[], int]]:
+        return ask_to_enter(tr, self._layout, 1, self._queue.order_name, entry="smart")
 
     def _rank(self, message: Message, headers: Mapping[str, object] | None) -> int | None:
         return self._queue.rank(message, headers)

@@ -196,8 +196,8 @@ class SessionAdmitting(Admitting):
             await editing.see_to_the_line(tr, self._session, one, now_us)
         return outcome
 
-    async def _next_index(self, tr: Transaction) -> int:
-        return 1 + self._last_index
+    async def _ask_to_enter(self, tr: Transaction) -> Callable[[], int]:
+        return lambda: 1 + self._last_index
 
     def _rank(self, message: Message, headers: Mapping[str, object] | None) -> int | None:
         return self._level

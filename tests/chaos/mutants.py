@@ -1338,8 +1338,8 @@ MUTANTS = (
         "fdbqueue/stored/looks.py",
         (
             (
-                "        await refuse_nested(tr, layout, looking=found.nested)\n        write_about(",
-                "        write_about(",
+                "        await refuse_nested(tr, layout, looking=found.nested)\n        return True",
+                "        return True",
             ),
         ),
         tests=("tests/queue/test_writers.py::test_a_writer_refuses_a_name_within_another_one",),
@@ -2153,6 +2153,23 @@ MUTANTS = (
         "fdbqueue/writes/appending.py",
         (("    elif following.terms is not NO_TERMS:\n", "    elif not following:\n"),),
         tests=("tests/queue/test_quotas.py::test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item",),
+    ),
+    Mutant(
+        "calls of one transaction take the same indices",
+        "fdbqueue/writes/appending.py",
+        (("max(following.index, taken.index)", "following.index"),),
+        tests=(
+            "tests/queue/test_appending.py::test_calls_of_one_transaction_that_ask_at_the_same_time_take_different_indices",
+        ),
+    ),
+    Mutant(
+        "who asks to enter has registered the queue",
+        "fdbqueue/writes/appending.py",
+        (("        index = 1 + await admission.read(wanted)", "        index = 1 + await admission.steps(wanted)"),),
+        tests=(
+            "tests/queue/test_appending.py::test_who_asks_to_enter_has_written_nothing_yet",
+            "tests/layers/smart/test_smart_bypasses.py::test_a_first_smart_enqueue_that_is_refused_has_written_nothing",
+        ),
     ),
     Mutant(
         "an error about an item of a session does not name it",

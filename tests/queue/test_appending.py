@@ -15,7 +15,7 @@ from fdbqueue.lowlevel import Notes, append_items, envelope, run
 from fdbqueue.stored.items import INLINE_BYTES
 from fdbqueue.stored.layout import Layout
 from fdbqueue.stored.positions import pack
-from fdbqueue.writes.appending import spans_of
+from fdbqueue.writes.appending import ask_to_enter, spans_of
 
 VALUES = [b"a", b"b" * (INLINE_BYTES + 1), b"", b"c"]
 
@@ -89,6 +89,26 @@ def test_arrivals_span_the_first_to_the_last_item_and_those_of_each_rank_by_them
     ranked = layout.item_keys(5, 5, b"random", ranks)
     assert spans_of(layout, plain, None) == [(at(5), at(9))]
     assert spans_of(layout, ranked, ranks) == [(at(5, 2), at(9, 2)), (at(6, 1), at(6, 1)), (at(8, 3), at(8, 3))]
+
+
+def test_who_asks_to_enter_has_written_nothing_yet(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    tr = db.create_transaction()
+    take = run(ask_to_enter(tr, queue.layout, 1, None, entry="smart"))
+    assert not list(tr.get_range(*queue.layout.whole_range()))
+    assert not tr[queue.layout.catalogue_key].present()
+
+    assert take() == 1
+    assert tr[queue.layout.type_key].present()
+    assert tr[queue.layout.catalogue_key].present()
+
+
+def test_calls_of_one_transaction_that_ask_at_the_same_time_take_different_indices(db: Any, space: Subspace) -> None:
+    queue = Queue(space)
+    tr = db.create_transaction()
+    takes = [run(ask_to_enter(tr, queue.layout, 2, None)) for _ in range(2)]
+    assert [take() for take in takes] == [1, 3]
+    assert run(queue.next_index(tr, 1)) == 5
 
 
 def test_a_layer_of_ones_own_appends_items_with_notes(db: Any, space: Subspace) -> None:

@@ -287,7 +287,7 @@ KNOWN = {
 """The modules that number new items, each with a writer above; "": it moves items, with their bytes as they are."""
 NUMBERS_OTHERS = {"fdbqueue/moves/admission.py", "fdbqueue/spark/claims.py", "fdbqueue/spark/draining.py"}
 """The definition, and modules that register Spark's format."""
-NUMBERING = {"Admission", "next_index", "reserve", "register"}
+NUMBERING = {"Admission", "next_index", "reserve", "ask_to_enter", "register"}
 
 
 def numbers_items(file: Path) -> bool:

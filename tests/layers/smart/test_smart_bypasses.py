@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fdbqueue import BulkInterrupted, ChecksBypassed, FdbQueueError, Queue
+from fdbqueue import BulkInterrupted, ChecksBypassed, FdbQueueError, ItemTooLarge, Queue
 from fdbqueue.engine import Subspace
 from fdbqueue.engine.steps import run
 from fdbqueue.layers.common.levels import Levels
@@ -241,6 +241,17 @@ def test_a_cleared_queue_is_not_smart_any_more(db: Any, space: Subspace) -> None
     new_queue(space).enqueue(tr, X)
     tr.commit().wait()
     assert smart.queue.stats(db).available == 1
+
+
+def test_a_first_smart_enqueue_that_is_refused_has_written_nothing(db: Any, space: Subspace) -> None:
+    smart = smart_queue(space, MessageType("x", key=lambda message: message["key"]))
+    tr = db.create_transaction()
+    with pytest.raises(ItemTooLarge):
+        smart.enqueue(tr, X | {"key": "k" * 2_000})
+    tr.commit().wait()
+
+    assert rows_of(smart, db) == []
+    assert db[smart.queue.layout.catalogue_key] is None
 
 
 def test_a_second_smart_enqueue_leaves_the_type_key_alone(db: Any, space: Subspace) -> None:
