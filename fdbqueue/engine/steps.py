@@ -84,7 +84,12 @@ Steps = Coroutine[Any, Any, T]
 
 @types.coroutine
 def value_of(future: Future[T]) -> Generator[Any, Any, T]:
-    """Wait for `future` in a body of steps, and return its value."""
+    """Wait for `future` in a body of steps, and return its value.
+
+    The embedded engine has the answer of a read already. It is returned at once, and no caller in between is resumed.
+    """
+    if getattr(future, "is_answer", False):
+        return future.wait()
     value: T = yield future
     return value
 
@@ -344,8 +349,7 @@ async def rows(
             found.extend(answer)
             return found
         page = in_few_steps(page)
-        # The embedded engine has the page already. To yield it would resume every caller in between.
-        batch, count, more = page.wait() if getattr(page, "comes_at_once", False) else await value_of(page)
+        batch, count, more = await value_of(page)
         found.extend(batch)
         if not more or not count or limit == count:
             return found
@@ -370,7 +374,10 @@ async def columns(tr: ReadTransaction, begin: bytes, end: bytes, limit: int) -> 
 
 
 def started(steps: Steps[T]) -> Steps[T]:
-    """Start `steps` now, so that their first read is in flight while the caller waits for others."""
+    """Start `steps` now, so that their first read is in flight while the caller waits for others.
+
+    Where answers are there at once, they run to their end. So they write nothing that the caller may yet refuse.
+    """
     try:
         future = steps.send(None)
     except StopIteration as stop:

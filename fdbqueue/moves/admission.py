@@ -28,7 +28,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.engine.api import Database, Future, Transaction
 from fdbqueue.engine.keys import Subspace
-from fdbqueue.engine.steps import rows, started, value_of
+from fdbqueue.engine.steps import Steps, columns, rows, started, value_of
 from fdbqueue.engine.transactional import attempts
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.errors import ChecksBypassed, FormatError, OrderError, QueueFull
@@ -36,7 +36,7 @@ from fdbqueue.moves.moves import wants_arrivals
 from fdbqueue.stored.catalogue import write_about
 from fdbqueue.stored.counters import read_counts
 from fdbqueue.stored.layout import Layout
-from fdbqueue.stored.looks import look, must_register
+from fdbqueue.stored.looks import QueueSettings, look, must_register
 from fdbqueue.stored.order import MAX_INDEX
 from fdbqueue.stored.settings import (
     NO_TERMS,
@@ -212,6 +212,8 @@ ENTRIES = get_args(Entry)
 
 
 _UNMARKED = HighWaterMark(0, None)
+_ALL = 1 << 30
+"""A limit of rows that is none: the embedded engine reads them in fewer steps with one."""
 
 
 class Admission:
@@ -228,12 +230,14 @@ class Admission:
             and gets the value too. A search for a key can run back beyond the begin of an empty queue. If it meets a
             versionstamped key of the same transaction there, such as a log's, it fails (1036).
         registers: whether to register the queue, if this object does not know that it is registered.
+        asks: whether `steps` writes nothing, since the caller may yet decide otherwise. The caller calls `write`.
 
     *Conflicts:* none. *Cost:* one read if no item was ever leased or delayed, or if the queue has an order; otherwise
     two. They are issued together, except for the first time in a process.
     """
 
     __slots__ = (
+        "_asks",
         "_composed",
         "_entry",
         "_last",
@@ -256,18 +260,20 @@ class Admission:
         entry: Entry = "plain",
         composed: bool = False,
         registers: bool = True,
+        asks: bool = False,
     ) -> None:
         self._tr = tr
+        self._asks = asks
         self._composed = composed
         self._entry: Entry = entry
         self._layout = layout
         self._order = order
         self.unmarked = False
-        """Whether the queue has to be marked as smart, since it is not yet; known after `read`."""
+        """Whether the queue has to be marked as smart, since it is not yet; known after `steps`."""
         self.unregistered = False
-        """Whether the queue has to be registered, since it is not yet; known after `read`."""
+        """Whether the queue has to be registered, since it is not yet; known after `steps`."""
         self.terms = NO_TERMS
-        """The queue's terms; known after `read`."""
+        """The queue's terms; known after `steps`."""
         view = tr.snapshot
         marked = layout.known.has_high_water_mark or order is not None
         # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
@@ -281,34 +287,26 @@ class Admission:
                 end = layout.end if marked else layout.type_key + b"\x00"
                 self._last = started(_last_row(tr, layout.begin, end))
             else:
-                self._last = view.get_key(layout.last_item if marked else layout.last_key)
+                self._last = value_of(view.get_key(layout.last_item if marked else layout.last_key))
         # An item that comes back has the codec that it had.
         known = layout.known
-        self._settings: Any = None
+        self._settings: Steps[QueueSettings] | None = None
         adds = registers and entry != "any" and known.registration is not None
         if adds and not (known.has_record and known.relies(tr)):
             self._settings = started(look(tr, layout))
-        self._marks: tuple[Any, Any, Any] | None = None
+        self._marks: Steps[tuple[list[bytes], list[bytes]]] | None = None
         if marked:
-            keys = layout.high_water_mark_key, layout.subscribed_key, layout.type_key
-            self._marks = view.get(keys[0]), view.get(keys[1]), view.get(keys[2])
-
-    async def steps(self, wanted: int = 1) -> int:
-        """Do what `read` does, and then what `write` does."""
-        last = await self.read(wanted)
-        if self.unregistered:
-            self.write()
-        return last
+            self._marks = started(columns(view, layout.high_water_mark_key, layout.type_key + b"\x00", _ALL))
 
     def write(self) -> None:
-        """Register the queue, and mark it as smart, where `read` has found that this is to do. It does not wait."""
+        """Register the queue, and mark it as smart, where `steps` has found that this is to do. It does not wait."""
         if self.unregistered:
             write_about(self._tr, self._layout)
         if self.unmarked:
             mark_smart(self._tr, self._layout)
 
-    async def read(self, wanted: int = 1) -> int:
-        """Wait for the last index and return it. It writes nothing.
+    async def steps(self, wanted: int = 1) -> int:
+        """Wait for the last index and return it.
 
         Args:
             wanted: how many items the transaction adds now; 0: none, or it is not known yet.
@@ -321,66 +319,38 @@ class Admission:
             OtherCodec: the queue is registered with another codec. NestedQueue: it can't be registered.
             FormatError: the last index is higher than any that an enqueue gives.
         """
-        layout = self._layout
-        if layout.known.made.is_smart and self._entry == "plain":
+        layout, known = self._layout, self._layout.known
+        if known.made.is_smart and self._entry == "plain":
             raise bypassed(layout)  # the first smart enqueue has not marked the queue yet
         if self._settings is not None:
             self.unregistered = await must_register(self._tr, layout, await self._settings)
-        if self._marks is not None:
-            return await self._among_marks(self._marks, wanted)
-        last = self._last
-        at_once = not self._composed and getattr(last, "comes_at_once", False)
-        key = bytes(last) if at_once else await self._last_key()
-        if key >= layout.end and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
-            layout.known.has_high_water_mark = True
+        key = b"" if self._last is None else bytes(await self._last)
+        if self._marks is None and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
+            known.has_high_water_mark = True
             again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-            last = await again.read(wanted)
-            self.unmarked, self.terms = again.unmarked, again.terms
-            return last
-        layout.known.subscribed, layout.known.exclusive_all = False, None
-        self.unmarked = self._entry == "smart"
-        index = layout.index_of(key)
-        if index is None:
-            raise self._refusal((await read_high_water_mark(self._tr, layout)).order or "unknown")
-        if index > MAX_INDEX:
-            raise _not_given(index, layout, key)
+            key, self._marks = bytes(await again._last), again._marks
+        marks = {} if self._marks is None else dict(zip(*await self._marks, strict=True))
+        kind, mark, subscribed = map(marks.get, (layout.type_key, layout.high_water_mark_key, layout.subscribed_key))
+        known.subscribed, known.exclusive_all = (False, None) if subscribed is None else wants_arrivals(subscribed)
+        if kind is not None:
+            self.terms = terms_of(layout, kind)
+            await check_terms(self._tr, layout, self.terms, self._entry, wanted)
+        self.unmarked = self._entry == "smart" and not self.terms.smart
+        given = _UNMARKED if mark is None else HighWaterMark.stored(mark)
+        if self._order is not None:
+            index = await self._in_order(given)
+        elif (at := layout.index_of(key)) is None or given.order is not None:
+            told = given if marks else await read_high_water_mark(self._tr, layout)
+            raise self._refusal(told.order or "unknown")
+        elif at > MAX_INDEX:
+            raise _not_given(at, layout, key)
+        elif given.index > MAX_INDEX:
+            raise _not_given(given.index, layout, layout.high_water_mark_key)
+        else:
+            index = max(at, given.index)
+        if self.unregistered and not self._asks:
+            self.write()
         return index
-
-    async def _last_key(self) -> bytes:
-        last = self._last
-        if self._composed:
-            return await last  # type: ignore[no-any-return]
-        return bytes(await value_of(last))
-
-    async def _among_marks(self, marks: tuple[Any, Any, Any], wanted: int) -> int:
-        """Return the last index in a queue that had a mark, an order or a type before."""
-        layout = self._layout
-        # A caller may have `started` the steps of its own transaction: they must not run on.
-        at_once = not self._composed and getattr(marks[0], "comes_at_once", False)
-        if not at_once:
-            for value in marks:
-                await value_of(value)
-        mark, subscribed, kind = marks
-        layout.known.subscribed, layout.known.exclusive_all = (
-            wants_arrivals(subscribed) if subscribed.present() else (False, None)
-        )
-        terms = NO_TERMS
-        if kind.present():
-            terms = self.terms = terms_of(layout, bytes(kind))
-            await check_terms(self._tr, layout, terms, self._entry, wanted)
-        self.unmarked = self._entry == "smart" and not terms.smart
-        lent = HighWaterMark.stored(bytes(mark)) if mark.present() else _UNMARKED
-        if self._last is None:
-            return await self._in_order(lent)
-        key = bytes(self._last) if at_once else await self._last_key()
-        index = layout.index_of(key)
-        if index is None or lent.order is not None:
-            raise self._refusal(lent.order or "unknown")
-        if index > MAX_INDEX:
-            raise _not_given(index, layout, key)
-        if lent.index > MAX_INDEX:
-            raise _not_given(lent.index, layout, layout.high_water_mark_key)
-        return max(index, lent.index)
 
     async def _in_order(self, given: HighWaterMark) -> int:
         if given.order == self._order:

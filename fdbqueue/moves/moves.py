@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from msgspec import structs
 
-from fdbqueue.engine.api import Transaction, Value
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.steps import Steps, started, value_of
 from fdbqueue.engine.transactional import asks_marker
 from fdbqueue.moves.ends import CANCELLED, group_keys, parts_of_ends
@@ -85,15 +85,13 @@ def announce(tr: Transaction, layout: Layout, spans: Iterable[Span], *, enqueued
         count(tr, layout, returned=1)  # waiting consumers watch this counter and the one of enqueued items
 
 
-def wants_arrivals(stored: Value | None) -> tuple[bool, str | None]:
+def wants_arrivals(stored: bytes) -> tuple[bool, str | None]:
     """Return whether arrivals must be noted, and otherwise the name of the sole subscription, if there is one.
 
     Args:
-        stored: the value that was read of the subscribed key; None if it was not read, since there is no subscription.
+        stored: the value of the subscribed key.
     """
-    if stored is None or not stored.present():
-        return False, None
-    name = bytes(stored).decode("utf-8", "replace")
+    name = stored.decode("utf-8", "replace")
     return not name, name or None
 
 
@@ -145,7 +143,10 @@ class Moves:
         A plain read: of the first subscription and a release at the same time one fails, and then sees the other.
         Without it the release would record no arrival, and the subscription might have passed the item's place.
         """
-        self.subscribed, self._exclusive_all = wants_arrivals(await value_of(self._tr.get(self._layout.subscribed_key)))
+        if (stored := await value_of(self._tr.get(self._layout.subscribed_key))).present():
+            self.subscribed, self._exclusive_all = wants_arrivals(bytes(stored))
+        else:
+            self.subscribed, self._exclusive_all = False, None
 
     async def settle(self) -> None:
         """End the groups whose last members ended. Call it before `finish` if an item may have ended or come back."""

@@ -13,7 +13,7 @@ from typing import Any
 
 from fdbqueue.base.beside import KeptBeside
 from fdbqueue.base.position import Position
-from fdbqueue.engine.api import Future, Transaction
+from fdbqueue.engine.api import Transaction
 from fdbqueue.engine.optional import set_rows
 from fdbqueue.engine.steps import value_of
 from fdbqueue.engine.transactional import asks_marker
@@ -23,6 +23,7 @@ from fdbqueue.stored.catalogue import forget_queue
 from fdbqueue.stored.counters import as_count, count_levels
 from fdbqueue.stored.items import Notes
 from fdbqueue.stored.layout import Layout
+from fdbqueue.stored.positions import keys_in_a_row
 from fdbqueue.stored.settings import NO_TERMS, QueueTerms
 
 _ONE = as_count(1)
@@ -58,7 +59,10 @@ def append_items(
     one to three more. With notes, one more for each time and dependent key.
     """
     amount = len(stored)
-    keys = layout.item_keys(index, amount, random, ranks)
+    if ranks is None:
+        keys = keys_in_a_row(layout.prefix, index, amount, random)
+    else:
+        keys = layout.item_keys(index, amount, random, ranks)
     for at, chunks in large:
         position = Position(index + at, random, rank=None if ranks is None else ranks[at])
         write_chunks(tr, layout, position, chunks)
@@ -135,7 +139,6 @@ class _Next:
     newer version, so the next enqueue must read the last index again.
     """
 
-    attempt: Future[Any]
     index: int
     order: str | None
     entry: Entry
@@ -143,6 +146,8 @@ class _Next:
     """The layout that read the last index. That read also told it whether there are subscriptions."""
     terms: QueueTerms
     """The queue's terms."""
+    attempt: Any = None
+    """None: no index is taken yet."""
 
 
 _open: KeptBeside[dict[bytes, _Next]] = KeptBeside(dict)
@@ -177,11 +182,11 @@ async def ask_to_enter(
         await value_of(tr.get_approximate_size())
     admission = None
     if following is None or (following.order, following.entry) != (order, entry) or following.attempt.is_ready():
-        admission = Admission(tr, layout, order, entry=entry, composed=True)
-        index = 1 + await admission.read(wanted)
+        admission = Admission(tr, layout, order, entry=entry, composed=True, asks=True)
+        index = 1 + await admission.steps(wanted)
         if admission.unmarked:
             await refuse_plain_items(tr, layout)
-        following = _Next(tr.get_versionstamp(), index, order, entry, layout, admission.terms)
+        following = _Next(index, order, entry, layout, admission.terms)
     elif following.terms is not NO_TERMS:
         await check_terms(tr, layout, following.terms, entry, wanted)
     return partial(_take, tr, layout, of_queues, wanted, following, admission)
@@ -202,6 +207,7 @@ def _take(
         if taken is not None and not taken.attempt.is_ready():
             following.index = max(following.index, taken.index)
         of_queues[layout.prefix] = following
+        following.attempt = tr.get_versionstamp()
     layout.known.subscribed, layout.known.exclusive_all = (
         following.layout.known.subscribed,
         following.layout.known.exclusive_all,

@@ -127,9 +127,6 @@ async def finish(steps: Steps[T], heir: Heir | None = None) -> T:
     try:
         future = steps.send(None)
         while True:
-            if getattr(future, "comes_at_once", False):
-                future = _answered(steps, future)
-                continue
             try:
                 outcome, error = await value_of(_Kept(future))
             except BaseException:
@@ -148,17 +145,6 @@ async def finish(steps: Steps[T], heir: Heir | None = None) -> T:
         if not handed_over:
             steps.close()  # Ctrl-C came between two futures; close the steps, since no thread goes on
         raise
-
-
-def _answered(steps: Steps[T], future: Future[object]) -> Future[object]:
-    """Give steps the answer that is there already, and return the next future. No caller has to wait."""
-    try:
-        outcome = future.wait()
-    except Exception as error:  # noqa: BLE001 - the steps decide what it means
-        following: Future[object] = steps.throw(error)
-    else:
-        following = steps.send(outcome)
-    return following
 
 
 def _go_on(steps: Steps[T], future: Future[object], heir: Heir | None) -> None:

@@ -98,10 +98,10 @@ class Holding:
         Args:
             done: the results, in the order of the leases; empty: all of them None.
         """
+        check_refs(leases)
         by_place: dict[bytes, Done] = {}
         results: dict[bytes, bytes] = {}
         if done:
-            check_refs(leases)
             by_place = {pack(lease.position): one for lease, one in zip(leases, done, strict=True)}
             # Before the first read: a result that can't be stored is refused, also if no item keeps one.
             results = {packed: encode_result(one.result) for packed, one in by_place.items()}
@@ -137,7 +137,7 @@ class Holding:
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = await self._read(tr, leases)
+        held = await self._held(tr, leases)
         await asked
         policy = await self._retry.known(tr, last=last)
         # Before the first write: if a policy raises, all leases must stay with their holder.
@@ -154,7 +154,7 @@ class Holding:
         check_refs(leases)  # before the first read, which is `ask`
         moves = Transitions(tr, self._layout, now_us)
         asked = started(moves.ask())
-        held = await self._read(tr, leases)
+        held = await self._held(tr, leases)
         await asked
         fates = {}
         for packed, stored, notes in held:
@@ -173,7 +173,9 @@ class Holding:
         for lease in leases:
             if isinstance(cast(object, lease), LeaseHandle):
                 raise TypeError(f"extend returns the lease with its new end, so it takes the lease, not {lease!r}.")
-        held = await self._held(tr, list(leases))
+        refs = list[LeaseRef](leases)
+        check_refs(refs)
+        held = await self._held(tr, refs)
         moves = Transitions(tr, self._layout)
         for packed, stored, notes in held:
             moves.leave_leased(packed, notes)
@@ -183,18 +185,11 @@ class Holding:
 
     def _held(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Held]]:
         """Return packed position, stored value and notes of leased items. Raise if one of the leases is lost."""
-        check_refs(leases)
-        return self._read(tr, leases)
-
-    def _read(self, tr: Transaction, leases: list[LeaseRef]) -> Steps[list[Held]]:
-        """Return what `_held` does, of checked leases."""
         return self._held_alone(tr, leases[0]) if len(leases) == 1 else self._held_together(tr, leases)
 
     async def _held_alone(self, tr: Transaction, lease: LeaseRef) -> list[Held]:
         packed = pack(lease.position)
-        read: Any = tr.get(self._layout.leased.key(packed))
-        # As in `rows`: a value that is there already need not resume every caller in between.
-        value = read.wait() if getattr(read, "comes_at_once", False) else await value_of(read)
+        value = await value_of(tr.get(self._layout.leased.key(packed)))
         if value.present():
             stored = bytes(value)
             try:
@@ -296,8 +291,7 @@ async def _read_leased(tr: Transaction, leased: Place, places: list[bytes], keep
     reads: list[tuple[bytes, Any]] = [(packed, reader.get(leased.key(packed))) for packed in places]
     found = {}
     for packed, read in reads:
-        # As in `rows`: a value that is there already need not resume every caller in between.
-        value = read.wait() if getattr(read, "comes_at_once", False) else await value_of(read)
+        value = await value_of(read)
         if value.present():
             found[packed] = bytes(value)
     return found

@@ -132,7 +132,7 @@ MUTANTS = (
         "acks read the leased item by snapshot",
         "layers/leases/holding.py",
         (
-            ("read: Any = tr.get(self._layout.leased", "read: Any = tr.snapshot.get(self._layout.leased"),
+            ("value_of(tr.get(self._layout.leased", "value_of(tr.snapshot.get(self._layout.leased"),
             ("reader = tr if keeps else tr.snapshot", "reader = tr.snapshot"),
             ("                tr.add_read_conflict_key(leased.key(packed))\n", "                pass\n"),
         ),
@@ -1942,8 +1942,8 @@ MUTANTS = (
         "fdbqueue/moves/admission.py",
         (
             (
-                "            raise _not_given(index, layout, key)\n        return index\n",
-                "            pass\n        return index\n",
+                "            raise _not_given(at, layout, key)\n",
+                "            index = at\n",
             ),
         ),
         tests=("tests/queue/test_foreign_positions.py::test_no_item_is_enqueued_behind_the_last_position",),
@@ -2165,7 +2165,7 @@ MUTANTS = (
     Mutant(
         "who asks to enter has registered the queue",
         "fdbqueue/writes/appending.py",
-        (("        index = 1 + await admission.read(wanted)", "        index = 1 + await admission.steps(wanted)"),),
+        (("composed=True, asks=True)", "composed=True)"),),
         tests=(
             "tests/queue/test_appending.py::test_who_asks_to_enter_has_written_nothing_yet",
             "tests/layers/smart/test_smart_bypasses.py::test_a_first_smart_enqueue_that_is_refused_has_written_nothing",

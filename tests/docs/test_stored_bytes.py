@@ -138,7 +138,6 @@ HINT = "takes any bytes as a number: a hint, a lease or a size, which the next c
 OWN_ERROR = "its error names the record by its name"
 
 DECODES = {
-    "fdbqueue/moves/moves.py": "reads whether there are subscriptions: any value says so",
     "fdbqueue/stored/catalogue.py": "asks whether the codec of states is a text",
     "fdbqueue/stored/counters.py": "has the error of a counter, which documents name",
     "fdbqueue/stored/items.py": "reads envelopes, whose errors name the item",

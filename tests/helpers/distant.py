@@ -125,7 +125,7 @@ class _Late:
         self._future, self._at = future, at
 
     def __getattr__(self, name: str) -> Any:
-        if name in ("comes_at_once", "fpointer"):
+        if name in ("is_answer", "fpointer"):
             raise AttributeError(name)
         self.block_until_ready()
         return getattr(self._future, name)

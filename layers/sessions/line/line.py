@@ -157,11 +157,12 @@ class Line:
         if pointer is DAMAGED:  # its worker puts it aside
             return stored_pointer(pointer), Held(pointer)
         session = self.session(pointer.name, pointer.generation)
-        recorded: Any = tr.snapshot.get(session.record_key)
-        stated: Any = tr.snapshot.get(session.state_key)
+        view = tr.snapshot
+        recorded: Any = view.get(session.record_key)
+        stated: Any = view.get(session.state_key)
         first = await self.slots.lend(tr, session, pointer, recorded, now_us)
         row = first[0] if first else None
-        state = stated.wait() if getattr(stated, "comes_at_once", False) else await value_of(stated)
+        state = await value_of(stated)
         current = session.layout.available.packed(row.key) if row else b""
         lent = replace(pointer, current=current, since_us=now_us, edits=0, acked=b"")
         return stored_pointer(lent), Held(lent, row, bytes(state) if state.present() else None, len(first) < 2)

@@ -186,17 +186,14 @@ class Slots:
         Args:
             recorded: the read of the session's record, by snapshot, which is under way.
         """
-        entries, head = dict[bytes, Entry](), SessionHead()
         if not pointer.slot:
-            head = await session.first(tr, now_us=now_us)
+            head, entries = await session.first(tr, now_us=now_us), dict[bytes, Entry]()
         else:
             try:
-                entries = await self.entries(tr.snapshot, session)
+                head, entries = SessionHead(), await self.entries(tr.snapshot, session)
             except FormatError:
                 return []  # the worker puts the pointer aside
-        # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-        at_once = getattr(recorded, "comes_at_once", False)
-        record = session.record_if_readable(recorded.wait() if at_once else await value_of(recorded))
+        record = session.record_if_readable(await value_of(recorded))
         # A pointer that was put back unused may still be in the line of a session that was paused meanwhile.
         if record is None or record.is_stopped or record.slots > record.limit:
             return []  # the worker takes the pointer out of the line

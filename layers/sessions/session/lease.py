@@ -183,11 +183,7 @@ async def read_turn(
     leased = tr.get(line.layout.leased.key(packed))
     recorded: Any = tr.get(session.record_key)
     looking = started(session.look(tr, limit=limit) if limit else finished(SessionHead()))
-    value = await value_of(leased)  # so that callers can start several such reads before one of them goes on to write
-    # As in `fdbqueue.engine.steps.rows`: a value that is there already need not resume every caller in between.
-    record = session.record_in(
-        recorded.wait() if getattr(recorded, "comes_at_once", False) else await value_of(recorded)
-    )
+    value, record = await value_of(leased), session.record_in(await value_of(recorded))
     head = await looking
     if not value.present() or record is None:
         return None, head

@@ -9,14 +9,14 @@ from typing import Any, Generic
 from msgspec.structs import replace
 
 from fdbqueue import Position
-from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Transaction, V, pack, started, value_of
+from fdbqueue.lowlevel import UNCHANGED, Database, KeyValue, Steps, Transaction, V, pack, started, value_of
 
 from ...leases import FollowUp, Lease
 from ..line.line import Line, PointerMoves
 from ..line.slots import Where
-from ..session.lease import SessionLease, TurnItem, TurnProgress, look_at_begun, read_turn
+from ..session.lease import SessionLease, Turn, TurnItem, TurnProgress, look_at_begun, read_turn
 from ..session.records import Held
-from ..session.session import Session
+from ..session.session import Session, SessionHead
 from .working import Working
 
 
@@ -199,21 +199,26 @@ class Turns(Generic[V]):
     async def settle(self, tr: Transaction, settlements: list[Settlement]) -> list[SettledTurn]:
         """Ack the finished items of several turns, and end the turns that are over."""
         moves = self._line.moves(tr)
-        # Two slots of one session must see each other: the first of each is done together with the others.
+        # Two slots of one session must see each other: the first of each looks together with the others.
         first = {one.pointer.value.pointer.name: at for at, one in reversed(list(enumerate(settlements)))}
-        under_way = {at: started(self._settle(tr, moves, settlements[at])) for at in sorted(first.values())}
+        under_way = {at: started(self._look(tr, settlements[at])) for at in sorted(first.values())}
         outcomes = []
         for at, one in enumerate(settlements):
-            settled = await (under_way.get(at) or self._settle(tr, moves, one))
+            settled = await self._settle(tr, moves, one, *await (under_way.get(at) or self._look(tr, one)))
             outcomes.append(settled)
         moves.finish()
         return outcomes
 
-    async def _settle(self, tr: Transaction, moves: PointerMoves, one: Settlement) -> SettledTurn:
+    def _look(self, tr: Transaction, one: Settlement) -> Steps[tuple[Turn | None, SessionHead]]:
+        packed, session = pack(one.pointer.position), self.session(one.pointer)
+        limit = 0 if one.pointer.value.pointer.slot else len(one.progress.done) + 1  # a slot looks for its next itself
+        return read_turn(tr, self._line, packed, session, limit=limit)
+
+    async def _settle(
+        self, tr: Transaction, moves: PointerMoves, one: Settlement, turn: Turn | None, head: SessionHead
+    ) -> SettledTurn:
         session, (done, current, _) = self.session(one.pointer), one.progress
-        begun, count, packed = one.progress.begun, len(done), pack(one.pointer.position)
-        limit = 0 if one.pointer.value.pointer.slot else count + 1  # a slot looks for its next item itself
-        turn, head = await read_turn(tr, self._line, packed, session, limit=limit)
+        begun, count = one.progress.begun, len(done)
         if turn is None or turn.notes.token != one.pointer.token:
             return SettledTurn(live=False, reason=await self.why_taken(tr, one.pointer, begun))
         compared = await look_at_begun(tr, turn, one.progress, head)

@@ -41,11 +41,9 @@ async def append_rows(tr: Transaction, sessions: Sessions, items: Iterable[Sessi
     working = Working(sessions.queue, sessions.line, States(sessions.queue, "bytes"), None)
     for wave in _waves(items):
         # No two groups of a wave have a session in common, so they may be under way at once.
-        under_way = [
-            started(working.append(tr, items=some, level=level, notes=notes)) for (level, notes), some in wave.items()
-        ]
-        for appending in under_way:
-            await appending
+        under_way = [started(working.enter(tr, some, level)) for (level, _), some in wave.items()]
+        for ((level, notes), some), entering in zip(wave.items(), under_way, strict=True):
+            await working.append(tr, items=some, level=level, notes=notes, entering=entering)
 
 
 def _waves(items: Iterable[SessionRow]) -> list[dict[Terms, list[Encoded]]]:

@@ -59,13 +59,15 @@ from ..session.lease import (
     look_at_begun,
     read_turn,
 )
-from ..session.records import RENEWING, Held, pack_name
+from ..session.records import RENEWING, Held, SessionRecord, pack_name
 from ..session.session import Session, SessionHead, SessionMoves
 from ..session.states import State, States, write_state
 from .keeping import KeptSession
 
 Ack: TypeAlias = "tuple[Session, SessionRef, State, ItemDone]"
 """A lease and its session, the session's new encoded state, and the item's result and follow-ups."""
+_Entered: TypeAlias = "tuple[list[int], Session, SessionRecord | None, int]"
+"""The places of some items in a list, and the `SessionEntry` of their session."""
 
 
 MOVED = "cancelled or given another level"
@@ -216,8 +218,8 @@ class Working(Generic[V]):
         await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
-    async def append(self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes) -> list[Position]:
-        """Append items to the sessions that label them."""
+    async def enter(self, tr: Transaction, items: list[Encoded], level: int) -> list[_Entered]:
+        """Read where items go, by the sessions that label them."""
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
             of_sessions.setdefault(item.label, []).append(at)
@@ -225,7 +227,6 @@ class Working(Generic[V]):
             raise bypassed(self._queue)
         line, queue = self._line, self._queue
         entering = started(enter_sessions(tr, line, queue, smart=False))
-        moves = line.moves(tr)
         under_way = [
             (places, started(enter_session(tr, line, queue, name, level))) for name, places in of_sessions.items()
         ]
@@ -233,6 +234,26 @@ class Working(Generic[V]):
         entered = []
         for places, entry in under_way:
             entered.append((places, *await entry))
+        return entered
+
+    async def append(
+        self,
+        tr: Transaction,
+        /,
+        *,
+        items: list[Encoded],
+        level: int,
+        notes: Notes,
+        entering: Steps[list[_Entered]] | None = None,
+    ) -> list[Position]:
+        """Append items to the sessions that label them.
+
+        Args:
+            entering: what `enter` has begun.
+        """
+        line = self._line
+        entered = await (entering or self.enter(tr, items, level))
+        moves = line.moves(tr)
         new = next((session for _, session, record, _ in entered if record is None), None)
         if new is not None and not line.rules.gates:  # with gates its pointer may have to wait there
             await line.find_end(tr, moves)
@@ -379,9 +400,10 @@ class Working(Generic[V]):
         ref: SessionRef,
         state: State,
         done: ItemDone,
+        looking: Steps[tuple[Turn, SessionHead]] | None = None,
     ) -> None:
         """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
-        turn, head = await self._done(tr, session, ref, state, done)
+        turn, head = await self._done(tr, session, ref, state, done, looking)
         await self._line.slots.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
 
     async def ack_all(self, db: Database, acks: list[Ack]) -> list[LeaseLost | None]:
@@ -393,14 +415,15 @@ class Working(Generic[V]):
             moves.ending = self._line.begin_to_find_end(tr)
             under_way = {}
             if len(acks) > 1:
-                # Two acks of one session must see each other: the first of each is done together with the others.
+                # Two acks of one session must see each other: the first of each looks together with the others. A read
+                # behind a write is slower on the embedded engine.
                 first = {session.name: at for at, (session, *_) in reversed(list(enumerate(acks)))}
-                under_way = {at: started(self._ack(tr, moves, *acks[at])) for at in sorted(first.values())}
+                under_way = {at: started(self.turn(tr, *acks[at][:2], limit=2)) for at in sorted(first.values())}
             results: list[LeaseLost | None] = []
             refused.clear()
             for at, ack in enumerate(acks):
                 try:
-                    await (under_way.get(at) or self._ack(tr, moves, *ack))
+                    await self._ack(tr, moves, *ack, under_way.get(at))
                 except LeaseLost as error:
                     results.append(error)
                     refused.append(error)
@@ -478,12 +501,18 @@ class Working(Generic[V]):
         await self._queue.transact(db, body)
 
     async def _done(
-        self, tr: Transaction, session: Session, ref: SessionRef, state: State, done: ItemDone
+        self,
+        tr: Transaction,
+        session: Session,
+        ref: SessionRef,
+        state: State,
+        done: ItemDone,
+        looking: Steps[tuple[Turn, SessionHead]] | None = None,
     ) -> tuple[Turn, SessionHead]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         packed = pack(ref.position)
         key = session.layout.available.key(packed)
-        turn, head = await self.turn(tr, session, ref, limit=2)
+        turn, head = await (looking or self.turn(tr, session, ref, limit=2))
         stored = next((row.value for row in head.rows if row.key == key), b"")
         if not stored:  # urgent items are in front of it
             value = await value_of(tr.get(key))

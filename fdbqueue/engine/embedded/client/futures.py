@@ -146,8 +146,8 @@ class AskedPage(Ready[T]):
     """A value that the engine read. Without a `source` it was known before: see `store.in_flight`."""
 
     __slots__ = ("_asked_at", "_source")
-    comes_at_once = True
-    """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
+    is_answer = True
+    """Its `wait` does not block (`fdbqueue.engine.steps.value_of`)."""
     round_trips = 1
     """How often a cluster's client waits for the value, in the count of `waits`."""
 
@@ -395,8 +395,8 @@ class Read(FutureString, msgspec.Struct, eq=False):
     _source: ReadSource | None = None
     _asked_at: int = 0
     """The count of `waits` at the time of the read, if there is a source."""
-    comes_at_once: ClassVar = True
-    """Its `wait` does not block, and so needs no yield (`fdbqueue.engine.steps.rows`)."""
+    is_answer: ClassVar = True
+    """As in `AskedPage`."""
 
     @property
     def value(self) -> Any:

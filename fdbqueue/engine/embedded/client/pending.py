@@ -339,7 +339,7 @@ class _Late:
     """Base of the futures of late reads."""
 
     __slots__ = ()
-    comes_at_once = False
+    is_answer = False
 
     late: LateRead
 
