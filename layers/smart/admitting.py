@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fdbqueue import BulkInterrupted, BulkReport, FdbQueueError, ItemTooLarge, Position, Queue
 from fdbqueue.engine.keys import is_within
+from fdbqueue.engine.optional import has_turns
 from fdbqueue.lowlevel import (
     Database,
     Editing,
@@ -26,6 +27,7 @@ from fdbqueue.lowlevel import (
     has_parts,
     is_database,
     leaves_in_doubt,
+    locate,
     new_random,
     notes_of,
     started,
@@ -45,9 +47,11 @@ from .capacity import Capacity, Going
 from .check_runner import Answers, CheckRunner, Incoming
 from .copies import Copies, recipient_parts
 from .scanning import (
+    WINDOW,
     FoundItem,
     Scan,
     SmartIndex,
+    begun_entries,
     deadline_parts,
     depend_on_last,
     is_deadline,
@@ -145,6 +149,7 @@ class Admitting:
         scan = self._scan(tr, new)
         asked_for_last = started(last_of(tr, self._layout)) if self.check_runner.wants_last else None
         asked_for_numbers = started(self._copies.all_numbers(tr))
+        ahead = self.capacity.ahead(tr, new)
         await check_encodes(tr, self._queue.home)  # before it decodes what another codec wrote
         going = Going()
         last = None if asked_for_last is None else await asked_for_last
@@ -157,7 +162,7 @@ class Admitting:
         has_room = wanted = decision not in _LEAVING_OUT
         if wanted:
             entering = _Entering(new, terms.headers, rank, stored, self._notes(new, terms, now_us, numbers))
-            has_room = await self.capacity.make(tr, new, going, now_us)
+            has_room = await self.capacity.make(tr, new, going, now_us, ahead)
             if not has_room:
                 going.spare()
                 entering = None
@@ -201,6 +206,33 @@ class Admitting:
             bytes_read=scan.size_bytes,
             terms=None if answers.payload is None else answers.terms,
         )
+
+    async def read_ahead(self, tr: Transaction, batch: Sequence[Incoming]) -> None:
+        """Read together what several messages are going to read.
+
+        A cluster's client answers a read that a transaction has made before by itself, with the transaction's own
+        writes in the answer. So each message finds there what it needs, and what those before it have done. These are
+        snapshot reads: each message still declares what it depends on. It reads the rest itself: more than 1,000 items
+        of an index, large payloads, and what makes room in a full queue.
+
+        *Cost:* two rounds of parallel reads.
+        """
+        spans, most = self.capacity.spans(batch), self.check_runner.terms.max_items + 1
+        spans |= {span: most for new in batch for span in self.index.spans(new.type, new.key) or ()}
+        entries = begun_entries(tr, spans)
+        others: list[Steps[object]] = [
+            started(check_encodes(tr, self._queue.home)),
+            started(self._copies.all_numbers(tr)),
+            *self.capacity.counted(tr),
+        ]
+        if self.check_runner.wants_last:
+            others.append(started(last_of(tr, self._layout)))
+        found: set[bytes] = set()
+        for span, read in entries:
+            found.update(span.packed(row.key) for row in await read)
+        await locate(tr.snapshot, self._layout, sorted(found)[:WINDOW])
+        for other in others:
+            await other
 
     # --- what the sessions of a queue do in another way
 
@@ -385,6 +417,8 @@ class SmartBatches:
     """Prepares a message."""
     admit: Admit
     """Compares and enqueues it in a transaction."""
+    ahead: Callable[[Transaction, Sequence[Incoming]], Steps[None]]
+    """Reads together what several messages need."""
     alone: Callable[..., Steps[Outcome]]
     """Does so in its own transaction, ``alone(new=…)``; waits for room if the limit says so."""
     taken: int = 0
@@ -403,6 +437,8 @@ class SmartBatches:
         return await self._together(cast(Transaction, tr), [self.incoming(message) for message in messages])
 
     async def _together(self, tr: Transaction, batch: list[Incoming]) -> list[Outcome]:
+        if len(batch) > 1 and not has_turns(tr):
+            await self.ahead(tr, batch)
         return [await self.admit(tr, new) for new in batch]
 
     async def _in_batches(self, db: Database, messages: Iterable[Message]) -> list[Outcome]:

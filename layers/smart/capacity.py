@@ -8,12 +8,13 @@ conflicts. That is the cost of an exact limit, for all enqueues within it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeAlias, TypeVar, cast
 
 from fdbqueue import Queue, QueueFull
+from fdbqueue.engine.optional import has_turns
 from fdbqueue.engine.waiting import until_changed
 from fdbqueue.lowlevel import (
     Database,
@@ -27,6 +28,7 @@ from fdbqueue.lowlevel import (
     pack,
     read_counts,
     rows,
+    started,
     within,
 )
 from fdbqueue.moves.taking import Takes
@@ -39,7 +41,7 @@ from ..leases import Leases
 from ..leases.lease import check_timeout, check_waits
 from ..leases.timers import FIRE_LIMIT, due_timers, next_due_us, readable
 from .check_runner import Incoming
-from .scanning import Entries, SmartIndex, place_of
+from .scanning import Entries, SmartIndex, begun_entries, place_of
 from .types import MOST_COUNTED, Limit
 
 R = TypeVar("R")
@@ -97,8 +99,13 @@ class Capacity:
         """Packed positions of items of a session that a worker has begun. Their keys are those of available items, and
         they are not dropped. In a plain queue there are none."""
 
-    async def make(self, tr: Transaction, new: Incoming, going: Going, now_us: int) -> bool:
+    async def make(
+        self, tr: Transaction, new: Incoming, going: Going, now_us: int, ahead: Iterable[Steps[object]] = ()
+    ) -> bool:
         """Return whether there is room for an incoming item; add items that are dropped for it to `going`.
+
+        Args:
+            ahead: what `ahead` has begun.
 
         Raises:
             QueueFull: a limit that refuses is reached, or no item can be dropped.
@@ -106,6 +113,8 @@ class Capacity:
         *Conflicts:* with every item that enters or leaves within the same limit. *Cost:* for each limit, one read of
         the counters, or of up to that many keys; if the limit is reached, one more read of the items.
         """
+        for one in ahead:
+            await one
         for limit, span in self._of_index(new):
             if not await self._in_index(tr, limit, span, going, now_us, new):
                 return False
@@ -119,6 +128,20 @@ class Capacity:
         if await until_changed_or_due(db, partial(self._watch, new=new, limit=limit), self._leases.now_us, seconds):
             # No other process may fire the timer, and an expired item must make room.
             await self._leases.reclaim.steps(db)
+
+    def spans(self, batch: Sequence[Incoming]) -> dict[Entries, int]:
+        """Return the entries that count for the limits of incoming items, and how many of each `make` may read."""
+        return {span: limit.most + len(batch) for new in batch for limit, span in self._of_index(new)}
+
+    def counted(self, tr: Transaction) -> list[Steps[dict[str, int]]]:
+        """Begin to count what the queue has, by snapshot, if it has a limit."""
+        return [] if self._limit is None else [started(read_counts(tr, self._layout))]
+
+    def ahead(self, tr: Transaction, new: Incoming) -> list[Steps[object]]:
+        """Begin to read by snapshot what `make` reads first, so that a cluster's client has it by then."""
+        if has_turns(tr):
+            return []
+        return [*self.counted(tr), *(read for _, read in begun_entries(tr, self.spans((new,))))]
 
     def _of_index(self, new: Incoming) -> list[tuple[Limit, Entries]]:
         limits = []

@@ -54,6 +54,11 @@ class Entries:
         return key[self.at or _end_of_bytes(key, len(self.begin)) :]
 
 
+def begun_entries(tr: Transaction, spans: dict[Entries, int]) -> list[tuple[Entries, Steps[list[KeyValue]]]]:
+    """Begin to read entries by snapshot, each up to a number of them."""
+    return [(span, started(rows(tr.snapshot, span.begin, span.end, limit=most))) for span, most in spans.items()]
+
+
 class SmartIndex:
     """The index keys of one queue."""
 

@@ -333,7 +333,8 @@ class SmartQueue(Named, TakenFromFront):
 
         *Conflicts:* with incoming items that it must be compared with, and with every change of an item that was asked.
         Also with items that enter or leave within its limits; with nothing else. *Cost:* two rounds of parallel reads,
-        for the keys and items that it sees; a plain enqueue's writes, and one for the index.
+        for the keys of the items that it sees, and then for these; one if there are none. A plain enqueue's writes, and
+        one for the index.
         """
         check_waiting(tr, timeout)
         headers = with_priority(self.queue, headers, priority)
@@ -359,8 +360,11 @@ class SmartQueue(Named, TakenFromFront):
         Given a transaction, it enqueues all of them in it. Given a database, it uses transactions of up to 100
         messages, each exactly once.
 
-        Args, errors, *Conflicts* and *Cost:* as `enqueue`, for each message, without the commit. Given a transaction, a
-        failing message fails the call, and those before it are written: roll it back.
+        Args, errors and *Conflicts:* as `enqueue`, for each message. Given a transaction, a failing message fails the
+        call, and those before it are written: roll it back. *Cost:* as `enqueue`, once for each transaction: what the
+        messages will see is read together, and each sees what those before it have done. A cluster is asked again for
+        each message that confirms a copy, sees more than 1,000 items, meets large ones, or finds no room and drops
+        others.
 
         Raises:
             BulkInterrupted: given a database, a message failed after others were enqueued.
@@ -371,7 +375,8 @@ class SmartQueue(Named, TakenFromFront):
         terms = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers)
         check_values(values)
         alone = partial(self._enqueue, tr, terms=terms, timeout=timeout)
-        batches = SmartBatches(self.queue, self._incoming, partial(self._admit, terms=terms), alone)
+        admit = partial(self._admit, terms=terms)
+        batches = SmartBatches(self.queue, self._incoming, admit, self._admitting.read_ahead, alone)
         return await batches.enqueue(tr, values)
 
     @verb

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, cast
@@ -390,16 +390,17 @@ class SmartSessions(Named, EnqueuesInSessions):
             BulkInterrupted: given a database, a message failed after others were enqueued.
             TypeError: `values` is one str, bytes or mapping; no key was touched.
 
-        Other arguments, errors, *Conflicts:* and *Cost:* as `enqueue`, for each message, without the commit. Given a
-        transaction, a failing message fails the call, and those before it are written: roll it back.
+        Other arguments, errors and *Conflicts:* as `enqueue`, for each message. Given a transaction, a failing message
+        fails the call, and those before it are written: roll it back. *Cost:* as `SmartQueue.enqueue_many`; two more
+        rounds of reads for each message that a waiting item merges with.
         """
         check_waiting(tr, timeout)
         terms, rank = enqueue_terms(self.leases.now_us(), delay, at, ttl, headers), self._level(level)
         check_values(values)
         incoming = partial(self._incoming, route=session if callable(session) else pack_name(session))
         alone = partial(self._enqueue, tr, terms=terms, level=rank, timeout=timeout)
-        batches = SmartBatches(self.queue, incoming, partial(self._admit, terms=terms, level=rank), alone)
-        return await batches.enqueue(tr, values)
+        admit, ahead = partial(self._admit, terms=terms, level=rank), partial(self._read_ahead, level=rank)
+        return await SmartBatches(self.queue, incoming, admit, ahead, alone).enqueue(tr, values)
 
     @verb
     def check(self, tr: Transaction | Database) -> Steps[CheckReport]:
@@ -442,6 +443,21 @@ class SmartSessions(Named, EnqueuesInSessions):
         own = line.session(name, await self.queue.read(db, body)).queue
         capacity = Capacity(own, line.leases, SmartIndex(own.layout), self._check_runner.terms.limit)
         await capacity.wait(db, new=new, limit=limit, seconds=seconds)
+
+    async def _read_ahead(self, tr: Transaction, batch: Sequence[Incoming], *, level: int) -> None:
+        """Read together what messages of several sessions are going to read, as `Admitting.read_ahead` does."""
+        of_sessions: dict[bytes, list[Incoming]] = {}
+        for new in batch:
+            of_sessions.setdefault(cast(Addressed, new).name, []).append(new)
+        line, runner = self.sessions.line, self._check_runner
+        entries = [
+            (own, started(enter_session(tr, line, self.queue, name, level))) for name, own in of_sessions.items()
+        ]
+        admitting = [
+            (own, SessionAdmitting(tr, line, await entry, level=level, check_runner=runner)) for own, entry in entries
+        ]
+        for reading in [started(one.read_ahead(tr, own)) for own, one in admitting]:
+            await reading
 
     async def _admit(self, tr: Transaction, new: Incoming, *, terms: EnqueueTerms, level: int) -> Outcome:
         line, name = self.sessions.line, cast(Addressed, new).name

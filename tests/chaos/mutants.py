@@ -2155,6 +2155,15 @@ MUTANTS = (
         tests=("tests/queue/test_quotas.py::test_a_transaction_that_has_filled_a_queue_is_refused_the_next_item",),
     ),
     Mutant(
+        "what the messages of a call will see conflicts with changes behind what decides",
+        "layers/smart/admitting.py",
+        (("        await locate(tr.snapshot, ", "        await locate(tr, "),),
+        Kind.smart,
+        tests=(
+            "tests/layers/smart/test_smart_interleavings.py::test_changes_behind_the_deciding_item_do_not_conflict",
+        ),
+    ),
+    Mutant(
         "calls of one transaction take the same indices",
         "fdbqueue/writes/appending.py",
         (("max(following.index, taken.index)", "following.index"),),

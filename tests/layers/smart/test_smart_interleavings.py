@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from random import Random
 from typing import Any
 
 import pytest
 
 from fdbqueue import FdbQueueError
 from fdbqueue.engine import Subspace
-from fdbqueue.layers.smart import NOTHING, OWN_KEY, Decision, Limit, MessageType, Replace, SmartQueue
+from fdbqueue.layers.smart import NOTHING, OWN_KEY, OWN_TYPE, Decision, Limit, MessageType, Outcome, Replace, SmartQueue
 from fdbqueue.stored.places import RANGE_READ_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
+from tests.helpers.rounds import Rounds
 from tests.helpers.smart import (
     CONFIRMATION,
     Confirmation,
@@ -22,7 +24,9 @@ from tests.helpers.smart import (
     Progress,
     contents,
     enqueue_unchecked,
+    file_of,
     note,
+    number_of,
     position_of,
     smart_queue,
 )
@@ -125,21 +129,60 @@ def test_an_enqueue_behind_the_item_that_decided_does_not_conflict(db: Any, smar
     assert both(db, lambda tr: smart.queue.dequeue(tr), left_out)
 
 
+@pytest.mark.parametrize("news", [1, 2])
 @pytest.mark.parametrize("amount", [2, RANGE_READ_ITEMS])
-def test_changes_behind_the_deciding_item_do_not_conflict(db: Any, space: Subspace, amount: int) -> None:
+def test_changes_behind_the_deciding_item_do_not_conflict(db: Any, space: Subspace, amount: int, news: int) -> None:
+    db = Rounds(db)  # what several messages will see is read together where reads have trips
     smart = smart_queue(space, MessageType("note", Note, key=lambda message: 0, sees=OWN_KEY))
     first = position_of(smart, db, note("first", new="ignore"))
     smart.enqueue_many(db, [note(f"{n}") for n in range(amount - 2)])
     smart.enqueue(db, note("last", over="ignore and delete"))
 
     def left_out(tr: Any) -> None:
-        assert smart.enqueue(tr, note("new")).by == first
+        assert {outcome.by for outcome in smart.enqueue_many(tr, [note("new")] * news)} == {first}
         tr.set(smart.queue.layout.space.pack(("left out",)), b"")
 
     assert not both(db, lambda tr: smart.enqueue(tr, note("another")), left_out)
     if amount >= RANGE_READ_ITEMS:  # fewer are read with a conflict each
         assert not both(db, lambda tr: smart.enqueue(tr, note("over")), left_out)
     assert both(db, lambda tr: smart.dequeue(tr), left_out)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_messages_of_one_call_decide_as_one_by_one_where_reads_have_trips(db: Any, space: Subspace, seed: int) -> None:
+    chance, rounds = Random(seed), Rounds(db)
+    notes = MessageType("note", Note, sees=OWN_TYPE)
+    progress = MessageType("progress", Progress, key=file_of, sees=OWN_KEY, key_limit=Limit(2, "drop oldest"))
+    order = MessageType("order", Order, key=number_of, sees=OWN_TYPE, limit=Limit(3, "drop newest"))
+    report = MessageType("report", Confirmation, key=number_of, sees=NOTHING, key_limit=Limit(1, "drop oldest"))
+    one, many = (
+        smart_queue(space[name], notes, progress, order, report, limit=Limit(9, "drop oldest")) for name in (1, 2)
+    )
+
+    def drawn() -> Any:
+        number = chance.randrange(3)
+        return chance.choice(
+            [
+                Progress(f"{number}", chance.randrange(9)),
+                Order(number),
+                Confirmation(number),
+                note(f"{number}", **{f"{chance.randrange(3)}": chance.choice(["take over", "ignore and delete"])}),
+            ]
+        )
+
+    for _ in range(6):
+        messages = [drawn() for _ in range(chance.randint(2, 9))]
+        wanted, found = [one.enqueue(db, message) for message in messages], many.enqueue_many(rounds, messages)
+        assert [told(outcome) for outcome in found] == [told(outcome) for outcome in wanted]
+        assert contents(many, db) == contents(one, db)
+        if chance.randrange(2):
+            for smart in (one, many):
+                smart.queue.dequeue(db)
+
+
+def told(outcome: Outcome) -> tuple[object, ...]:
+    """Return what two queues have in common of an outcome."""
+    return outcome.decision, outcome.by is None, outcome.full, outcome.asked, len(outcome.deleted), outcome.items_read
 
 
 def test_an_arrival_ahead_of_the_deciding_item_conflicts(db: Any, smart: SmartQueue) -> None:

@@ -16,6 +16,7 @@ import pytest
 import fdbqueue
 from fdbqueue import Queue
 from fdbqueue.layers import (
+    OWN_KEY,
     OWN_TYPE,
     Decision,
     Leases,
@@ -41,6 +42,16 @@ class Move:
 
     def check(self, new: Move) -> Decision:
         self.row = new.row
+        return Decision.ignore
+
+
+@dataclass
+class Report:
+    file: int
+    percent: int = 0
+
+    def check(self, new: Report) -> Decision:
+        self.percent = new.percent
         return Decision.ignore
 
 
@@ -117,9 +128,18 @@ def subscription(db: Rounds) -> tuple[Subscriptions[Any], Any]:
     return made, red
 
 
-def smart(db: Rounds, limit: Limit | None = None) -> SmartQueue:
-    made: SmartQueue = SmartQueue(fresh(Messages(MessageType("move", Move, sees=OWN_TYPE))), limit=limit)
+def smart(db: Rounds) -> SmartQueue:
+    made: SmartQueue = SmartQueue(fresh(Messages(MessageType("move", Move, sees=OWN_TYPE))))
     made.enqueue(db, Move(0))
+    return made
+
+
+def reports(db: Rounds, limit: Limit | None = None) -> SmartQueue:
+    one = None if limit is None else Limit(1)
+    kind = MessageType("report", Report, key=lambda report: report.file, sees=OWN_KEY, key_limit=one)
+    made: SmartQueue = SmartQueue(fresh(Messages(kind)), limit=limit)
+    made.enqueue_many(db, [Report(number) for number in range(50)])
+    made.enqueue(db, Report(50))  # it learns that the queue is marked
     return made
 
 
@@ -186,15 +206,30 @@ VERBS: dict[str, Call] = {
     ),
     "Subscription.lease": (subscription, lambda db, made: made[1].lease(db), 5),
     "SmartQueue.enqueue that merges": (smart, lambda db, made: made.enqueue(db, Move(1)), 4),
-    "SmartQueue.enqueue with a limit": (
-        lambda db: smart(db, Limit(50)),
-        lambda db, made: made.enqueue(db, Move(1)),
-        4,
+    "SmartQueue.enqueue within limits": (
+        lambda db: reports(db, Limit(200)),
+        lambda db, made: made.enqueue(db, Report(99)),
+        WRITE,
     ),
-    "SmartQueue.enqueue_many of 50": (
+    "SmartQueue.enqueue_many of 50 that merge with one": (
         smart,
         lambda db, made: made.enqueue_many(db, [Move(number) for number in range(50)]),
-        150,
+        4,
+    ),
+    "SmartQueue.enqueue_many of 50 that merge each": (
+        reports,
+        lambda db, made: made.enqueue_many(db, [Report(number, 1) for number in range(50)]),
+        4,
+    ),
+    "SmartQueue.enqueue_many of 50 that are new": (
+        reports,
+        lambda db, made: made.enqueue_many(db, [Report(number) for number in range(100, 150)]),
+        4,
+    ),
+    "SmartQueue.enqueue_many of 50 within limits": (
+        lambda db: reports(db, Limit(200)),
+        lambda db, made: made.enqueue_many(db, [Report(number) for number in range(100, 150)]),
+        4,
     ),
 }
 
