@@ -178,10 +178,7 @@ class Slots:
     async def lend(
         self, tr: Transaction, session: Session, pointer: SessionPointer, recorded: Any, now_us: int
     ) -> list[KeyValue]:
-        """Return the item that a slot is lent with, and note it; none if there is none for it.
-
-        Returns:
-            of a serial session the item behind it, too, if there is one.
+        """Return the item that a slot is lent with, and note it; of a serial session also the one behind it, if any.
 
         Args:
             recorded: the read of the session's record, by snapshot, which is under way.
