@@ -41,7 +41,7 @@ from fdbqueue.layers.streams import Stream
 from tests.helpers import forked
 from tests.helpers.kinds import KINDS, Kind, kind_of
 from tests.helpers.nightly import at_night
-from tests.helpers.staging import wait_until
+from tests.helpers.staging import PATIENCE_SECONDS, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.engines("file", "cluster")]
 
@@ -54,14 +54,17 @@ def child(function: Callable[..., object], *given: Any) -> Iterator[subprocess.P
     words = f"from {__name__} import {function.__name__} as run; run(*{given!r})"
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with forked.Popen([sys.executable, "-c", words], cwd=forked.ROOT, text=True, **pipes) as process:
+        over = threading.Timer(PATIENCE_SECONDS, process.kill)  # one that does not end fails the test
+        over.start()
         try:
             yield process
         finally:
+            over.cancel()
             process.kill()
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, list[str], str]:
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     return process.returncode, out.splitlines(), err
 
 
