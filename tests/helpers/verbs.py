@@ -121,7 +121,7 @@ class Scene:
 
     @cached_property
     def smart(self) -> SmartQueue:
-        call = MessageType("call", deadline=0.001)
+        call = MessageType("call", deadline=1e-6)  # missed at the next call
         smart = SmartQueue(Queue(self.space["smart"], codec=Messages(call)))
         smart.resend.register(self.db, "B")
         for number in range(3):
