@@ -110,6 +110,6 @@ def test_nothing_is_lost_and_nothing_done_twice_when_consumers_are_killed(
         range(ITEMS), 1
     )
     assert kind.is_sound_and_empty(db)
-    if isinstance(kind.leases, Sessions):
+    if isinstance(kind.leases, Sessions) and name != "sessions with slots":  # those write the state side by side
         in_order = [kind.leases.state(db, f"s{n}") for n in range(SESSIONS)]
         assert in_order == [list(range(n, ITEMS, SESSIONS)) for n in range(SESSIONS)]
