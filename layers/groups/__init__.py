@@ -47,7 +47,7 @@ Source
 
 from __future__ import annotations
 
-from ._group import Group, GroupStats
 from ._groups import Groups
+from .group import Group, GroupStats
 
 __all__ = ["Group", "GroupStats", "Groups"]

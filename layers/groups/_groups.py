@@ -44,7 +44,7 @@ from ..leases.done import (
     sessions_of,
 )
 from ..leases.lease import positive
-from ._group import HOLD_SECONDS, Group, check_token, set_hold
+from .group import HOLD_SECONDS, Group, check_token, set_hold
 
 KEEP_SECONDS = 86_400.0
 

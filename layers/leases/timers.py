@@ -329,7 +329,7 @@ timer_kinds: Contributions[Mapping[str, TimerKind]] = Contributions(
     leases="fdbqueue.layers.leases.timers:KINDS",
     staged="fdbqueue.layers.staged.requests:KINDS",
     results="fdbqueue.layers.results.ends:KINDS",
-    groups="fdbqueue.layers.groups.sweeping:KINDS",
+    groups="fdbqueue.layers.groups.group:KINDS",
 )
 """The kinds of timers of each layer, by their names in keys. A timer may be due in a process that has not imported its
 layer."""

@@ -1302,7 +1302,7 @@ MUTANTS = (
     ),
     Mutant(
         "a member whose item is nowhere stays in its cancelled group",
-        "layers/groups/sweeping.py",
+        "layers/groups/group.py",
         (("    tr.clear(group_keys(layout, name).members + packed)\n", ""),),
         tests=(
             "tests/layers/together/test_rescue.py::test_a_cancel_of_the_group_ends_members_whose_items_are_nowhere",
@@ -1891,7 +1891,7 @@ MUTANTS = (
     ),
     Mutant(
         "a cancel needs the record of its group",
-        "layers/groups/_group.py",
+        "layers/groups/group.py",
         (("        except FormatError:  # this", "        except ZeroDivisionError:  # this"),),
         tests=("tests/layers/together/test_damaged_records.py::test_a_damaged_group_is_named_and_can_be_cancelled",),
     ),
@@ -1987,7 +1987,7 @@ MUTANTS = (
     ),
     Mutant(
         "a sweep reads foreign keys as members",
-        "layers/groups/sweeping.py",
+        "layers/groups/group.py",
         (('for _, row in layout.own_rows("groups", found)]', "for row in found]"),),
         tests=("tests/layers/together/test_foreign_keys_anywhere.py::test_foreign_members_stop_no_cancel_of_a_group",),
     ),

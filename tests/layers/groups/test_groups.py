@@ -24,8 +24,7 @@ from fdbqueue.layers import (
     StagedQueue,
     Subscriptions,
 )
-from fdbqueue.layers.groups._group import BATCH_ITEMS
-from fdbqueue.layers.groups.sweeping import SWEEP_ITEMS
+from fdbqueue.layers.groups.group import BATCH_ITEMS, SWEEP_ITEMS
 from tests.helpers.clock import Clock
 from tests.helpers.conflicting import conflicts
 from tests.helpers.standin import StandIn
