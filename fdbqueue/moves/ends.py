@@ -49,7 +49,7 @@ class EndPart(Protocol):
 
 
 end_parts: Contributions[EndPart] = Contributions(
-    results="fdbqueue.layers.results.ends:end_outcome", groups="fdbqueue.layers.groups.group:end_membership"
+    results="fdbqueue.layers.results.results:end_outcome", groups="fdbqueue.layers.groups.group:end_membership"
 )
 
 

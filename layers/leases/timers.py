@@ -328,7 +328,7 @@ KINDS = {
 timer_kinds: Contributions[Mapping[str, TimerKind]] = Contributions(
     leases="fdbqueue.layers.leases.timers:KINDS",
     staged="fdbqueue.layers.staged.requests:KINDS",
-    results="fdbqueue.layers.results.ends:KINDS",
+    results="fdbqueue.layers.results.results:KINDS",
     groups="fdbqueue.layers.groups.group:KINDS",
 )
 """The kinds of timers of each layer, by their names in keys. A timer may be due in a process that has not imported its

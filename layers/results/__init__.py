@@ -49,6 +49,6 @@ Source
 from __future__ import annotations
 
 from ..leases import Done, FollowUp
-from ._results import Completion, Outcome, Results
+from .results import Completion, Outcome, Results
 
 __all__ = ["Completion", "Done", "FollowUp", "Outcome", "Results"]

@@ -19,7 +19,7 @@ from ..leases.done import entered_at, mark
 from ..middleware.token_bucket import TokenBucket
 from ..priority import PriorityQueue
 from ..results import Completion, Results
-from ..results.ends import end_outcome
+from ..results.results import end_outcome
 from ..sessions import Sessions
 from ..smart.scanning import SmartIndex
 from ._arguments import Rate, Unique

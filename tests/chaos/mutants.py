@@ -656,7 +656,7 @@ MUTANTS = (
     ),
     Mutant(
         "the follow-ups of a dead letter are removed",
-        "layers/results/ends.py",
+        "layers/results/results.py",
         (('    if how != "dead":', "    if how:"),),
         Kind.results,
         tests=("tests/layers/results/test_follow_ups.py::test_the_follow_up_of_a_dead_letter_waits_for_its_redrive",),
@@ -1310,7 +1310,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follow-up in a session that can't be read stops every lease",
-        "layers/results/ends.py",
+        "layers/results/results.py",
         (("with suppress(FormatError):", "with suppress(ZeroDivisionError):"),),
         tests=(
             "tests/layers/together/test_rescue.py::test_a_follow_up_in_a_session_that_cannot_be_read_holds_up_no_lease",
@@ -2318,7 +2318,7 @@ MUTANTS = (
     ),
     Mutant(
         "a follow-up that has a time is refused when its item is written already",
-        "layers/results/_results.py",
+        "layers/results/results.py",
         (("        check_follow_ups(follow_ups)\n", ""),),
         tests=("tests/layers/together/test_wrong_arguments.py::test_a_wrong_argument_is_refused",),
     ),

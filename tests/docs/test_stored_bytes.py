@@ -151,7 +151,6 @@ DECODES = {
     "layers/blobs/_uploads.py": HINT,
     "layers/middleware/token_bucket.py": HINT,
     "layers/groups/group.py": HINT,
-    "layers/groups/group.py": HINT,
     "layers/oplog/_oplog.py": "reads a template of a key",
     "layers/oplog/_records.py": "reads the records of an operation log, which is no queue",
     "layers/streams/stream.py": HINT,
