@@ -114,7 +114,7 @@ check_parts: Contributions[CheckPart] = Contributions(
     schedules="fdbqueue.layers.schedules.schedules:CHECK_PART",
     spark="fdbqueue.spark.partition_log:CHECK_PART",
 )
-content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
+content_parts: Contributions[MakesContentCheck] = Contributions(blobs="fdbqueue.layers.blobs.blobs:BlobCheck")
 page_parts: Contributions[PagePart] = Contributions(sessions="fdbqueue.layers.sessions.reading.listing:PAGE_PART")
 
 

@@ -115,7 +115,7 @@ rename_parts: Contributions[RenamePart] = Contributions(
     streams="fdbqueue.layers.streams.records:RENAME_PART",
     spark="fdbqueue.spark.sink_batches:RENAME_PART",
     groups="fdbqueue.layers.groups.group:RENAME_PART",
-    blobs="fdbqueue.layers.blobs.check:RENAME_PART",
+    blobs="fdbqueue.layers.blobs.blobs:RENAME_PART",
     staged="fdbqueue.layers.staged.requests:RENAME_PART",
     subscriptions="fdbqueue.layers.subscriptions.records:RENAME_PART",
 )

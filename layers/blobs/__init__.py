@@ -49,8 +49,8 @@ from __future__ import annotations
 
 from fdbqueue.stored.items import Blob
 
-from ._blobs import Blobs, BlobStats
 from ._uploads import SweepReport
+from .blobs import Blobs, BlobStats
 from .reader import BlobReader
 from .writer import BlobWriter
 

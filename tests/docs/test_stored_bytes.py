@@ -147,7 +147,7 @@ DECODES = {
     "fdbqueue/stored/settings.py": "has the decoders of a type and a pause, and the high-water mark in two forms",
     "layers/sessions/session/address.py": "reads a position",
     "fdbqueue/observe/figures.py": HINT,
-    "layers/blobs/_blobs.py": HINT,
+    "layers/blobs/blobs.py": HINT,
     "layers/blobs/_uploads.py": HINT,
     "layers/middleware/token_bucket.py": HINT,
     "layers/groups/group.py": HINT,

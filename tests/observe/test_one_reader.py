@@ -30,7 +30,7 @@ ROOM = {
 }
 OWN = {
     "fdbqueue/verbs/administered.py": "Queue.stats",
-    "layers/blobs/_blobs.py": "Blobs.stats",
+    "layers/blobs/blobs.py": "Blobs.stats",
     "layers/priority/_priority.py": "PriorityQueue.stats",
     "layers/sessions/reading/listing.py": "Sessions.stats and Sessions.list, and the section of sessions, for the room",
 }
@@ -42,7 +42,7 @@ DECIDES = {
     "fdbqueue/spark/looks.py": "how many partitions read a queue",
     "fdbqueue/transfer/copying.py": "whether a target is empty",
     "fdbqueue/verbs/renaming.py": "whether all items have moved",
-    "layers/blobs/check.py": "compares counters with blobs",
+    "layers/blobs/blobs.py": "compares counters with blobs",
     "layers/leases/reports.py": "compares counters with outcomes",
     "layers/sessions/line/tracking.py": "whether a session is idle",
     "layers/sessions/reading/check.py": "compares totals with sessions",

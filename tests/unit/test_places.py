@@ -97,7 +97,7 @@ def test_each_part_of_the_library_is_there(table: Contributions[Any]) -> None:
 
 
 def test_a_part_has_a_name_that_the_library_does_not_use() -> None:
-    table: Contributions[int] = Contributions(blobs="fdbqueue.layers.blobs.check:BlobCheck")
+    table: Contributions[int] = Contributions(blobs="fdbqueue.layers.blobs.blobs:BlobCheck")
     table.add("mine", 1)
     table.add("mine", 2)
     assert table.all()["mine"] == 2
