@@ -18,7 +18,7 @@ import msgspec
 
 from fdbqueue import CheckFailed, CodecError, Position
 from fdbqueue.base.typed import decoder
-from fdbqueue.stored.lossless import refuse_if_changed
+from fdbqueue.stored.codecs import refuse_if_changed
 
 from ..leases.lease import LONGEST_SECONDS, positive
 from .types import MOST_COUNTED, Confirmed, Key, Life, Message, MessageType
