@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import inspect
 import warnings
 from enum import Enum
 
@@ -25,8 +25,8 @@ _BETWEEN = frozenset(("fdbqueue", "asyncio", "concurrent", "threading"))
 
 def warn_caller(message: str, category: type[Warning] = RuntimeWarning) -> None:
     """Warn about the line of the program that called the library, itself or by an event loop."""
-    level, frame = 2, sys._getframe(1)
-    while frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
+    level, frame = 1, inspect.currentframe()
+    while frame and frame.f_back and frame.f_globals.get("__name__", "").partition(".")[0] in _BETWEEN:
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

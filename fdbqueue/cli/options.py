@@ -32,6 +32,7 @@ from fdbqueue.stored.policies import Backoff, check_policy, constant, exponentia
 from fdbqueue.stored.settings import LEAST_BYTES
 from fdbqueue.verbs.editing import UNCHANGED, Unchanged
 
+T = TypeVar("T")
 C = TypeVar("C", bound=Callable[..., object])
 NONE = "none"
 """What removes a part of a queue's policy."""
@@ -100,13 +101,20 @@ def _text_of(what: str) -> Callable[[str | None], str | None]:
     return named
 
 
-def _attempts(text: str | None) -> int | Unchanged | None:
-    """Return a number of attempts, None for "none"."""
-    if text is None or text == NONE:
-        return UNCHANGED if text is None else None
+def _part_of_policy(named: Callable[[str], T]) -> Callable[[str | None], T | Unchanged | None]:
+    """Return what reads a part of a policy; None is what "none" means."""
+
+    def read(text: str | None) -> T | Unchanged | None:
+        with refused():
+            return UNCHANGED if text is None else None if text == NONE else named(text)
+
+    return read
+
+
+def attempts_named(text: str) -> int | None:
+    """Return a number of attempts from its text."""
     refuse_if(not text.isdecimal(), f"{text!r} is neither a whole number nor {NONE}")
-    with refused():
-        return check_policy(int(text), None).max_attempts
+    return check_policy(int(text), None).max_attempts
 
 
 def backoff_named(text: str) -> Backoff:
@@ -140,21 +148,13 @@ def growing_from(seconds: float) -> Backoff:
     return exponential(first=seconds, longest=max(seconds, 3_600.0)) if seconds != 0 else immediately
 
 
-def _backoff(text: str | None) -> Backoff | Unchanged | None:
-    """Return a back-off, None for "none"."""
-    if text is None or text == NONE:
-        return UNCHANGED if text is None else None
-    with refused():
-        return backoff_named(text)
-
-
 READERS: Mapping[str, Callable[..., Any]] = {
     "queue": _one_text,
     "codec": _registered,
     "condition": _condition,
     "beginning": _beginning,
-    "attempts": _attempts,
-    "backoff": _backoff,
+    "attempts": _part_of_policy(attempts_named),
+    "backoff": _part_of_policy(backoff_named),
     **{what: _text_of(what) for what in ("group", "schedule", "subscription")},
 }
 """What reads and checks the text of an argument before the command begins."""

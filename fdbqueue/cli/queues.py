@@ -317,7 +317,7 @@ WORDS = {
     "overdue": "timers overdue",
     "requests": "waiting requests",
     "wanted": "items that they want",
-    "policy": "failed items",
+    "policy": "policy for failed items",
     "outcomes": "results kept",
     "blob_bytes": "bytes of blobs",
     "uploads": "uploads under way",
