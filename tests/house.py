@@ -16,8 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LONG_LINES = 600
 """A file with more lines is long."""
-_NOT_PRIVATE = ("_", "_exit", "_replace", "_repr_html_", "_repr_png_")
-"""Documented names of Python (`os._exit`, named tuples) and of notebooks."""
+_NOT_PRIVATE = ("_", "_exit", "_getframe", "_replace", "_repr_html_", "_repr_png_")
+"""Documented names of Python (`os._exit`, `sys._getframe`, named tuples) and of notebooks."""
 _SILENT = (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 

@@ -327,8 +327,8 @@ class Admission:
         key = b"" if self._last is None else bytes(await self._last)
         if self._marks is None and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
             known.has_high_water_mark = True
-            again = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-            key, self._marks = bytes(await again._last), again._marks
+            other = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
+            key, self._marks = bytes(await other._last), other._marks
         marks = {} if self._marks is None else dict(zip(*await self._marks, strict=True))
         kind, mark, subscribed = map(marks.get, (layout.type_key, layout.high_water_mark_key, layout.subscribed_key))
         known.subscribed, known.exclusive_all = (False, None) if subscribed is None else wants_arrivals(subscribed)

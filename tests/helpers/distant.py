@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tests.helpers.rounds import WRITES
+from tests.helpers.rounds import WRITES, future_of
 from tests.helpers.standin import StandIn
 
 _EMBEDDED_ONLY = {"next_turn", "shares_turns", "get_pairs", "conflict_since", "committed_version", "commits_in_flight"}
@@ -89,7 +89,7 @@ class _Transaction:
         elif name in ("get", "get_key"):
             return lambda *args: self._late(found(*args))
         elif name == "get_range":
-            return lambda *args, **terms: _Range(self._late(found(*args, **terms)._future))
+            return lambda *args, **terms: _Range(self._late(future_of(found(*args, **terms))))
         elif name == "get_read_version":
             return lambda: _Late(found(), self._began.read_at(self.db.seconds))
         elif name == "set_read_version":

@@ -21,6 +21,11 @@ Comes: TypeAlias = tuple[int, int]
 """When an answer comes: by the round of its transaction, and by the trips of the database."""
 
 
+def future_of(rows: Any) -> Any:
+    """Return the future of the first page of a range that is read."""
+    return rows._future
+
+
 class Rounds(StandIn):
     """Counts the round trips of one transaction after the other. Reads that begin together share one.
 
@@ -120,12 +125,13 @@ class _Transaction:
         return _Read(future, self.db, comes)
 
     def _range(self, answer: Any, begin: Any, end: Any, *, reverse: bool = False, **terms: Any) -> Any:
+        future = future_of(answer)
         if not isinstance(begin, bytes) or not isinstance(end, bytes):
-            return SimpleNamespace(_future=_Read(answer._future, self.db, self._next()))
-        rows, _, more = answer._future.wait()
+            return SimpleNamespace(_future=_Read(future, self.db, self._next()))
+        rows, _, more = future.wait()
         if rows and (more or len(rows) == terms.get("limit")):
             begin, end = (rows[-1].key, end) if reverse else (begin, rows[-1].key + b"\x00")
-        return SimpleNamespace(_future=self._read(answer._future, begin, end))
+        return SimpleNamespace(_future=self._read(future, begin, end))
 
 
 class _Read:
