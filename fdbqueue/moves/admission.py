@@ -274,26 +274,28 @@ class Admission:
         """Whether the queue has to be registered, since it is not yet; known after `steps`."""
         self.terms = NO_TERMS
         """The queue's terms; known after `steps`."""
-        view = tr.snapshot
-        marked = layout.known.has_high_water_mark or order is not None
-        # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
-        # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
-        # counters show that (`moves.py`). An enqueue that misses the first smart enqueue has no entry in the index,
-        # and `check` reports that.
-        # It is the first read: behind others, the embedded engine would look for the key among what they found.
-        self._last: Any = None
-        if order is None:
-            if composed:
-                end = layout.end if marked else layout.type_key + b"\x00"
-                self._last = started(_last_row(tr, layout.begin, end))
-            else:
-                self._last = value_of(view.get_key(layout.last_item if marked else layout.last_key))
+        self._begin(marked=layout.known.has_high_water_mark or order is not None)
         # An item that comes back has the codec that it had.
         known = layout.known
         self._settings: Steps[QueueSettings] | None = None
         adds = registers and entry != "any" and known.registration is not None
         if adds and not (known.has_record and known.relies(tr)):
             self._settings = started(look(tr, layout))
+
+    def _begin(self, *, marked: bool) -> None:
+        # Without a mark, one read of the last key also finds the keys behind the mark. It is a snapshot read, so an
+        # enqueue can miss a first subscription that commits at the same time. It then notes no arrival, and the
+        # counters show that (`moves.py`). An enqueue that misses the first smart enqueue has no entry in the index,
+        # and `check` reports that.
+        # It is the first read: behind others, the embedded engine would look for the key among what they found.
+        layout, view = self._layout, self._tr.snapshot
+        self._last: Any = None
+        if self._order is None:
+            if self._composed:
+                end = layout.end if marked else layout.type_key + b"\x00"
+                self._last = started(_last_row(self._tr, layout.begin, end))
+            else:
+                self._last = value_of(view.get_key(layout.last_item if marked else layout.last_key))
         self._marks: Steps[tuple[list[bytes], list[bytes]]] | None = None
         if marked:
             self._marks = started(columns(view, layout.high_water_mark_key, layout.type_key + b"\x00", _ALL))
@@ -327,8 +329,8 @@ class Admission:
         key = b"" if self._last is None else bytes(await self._last)
         if self._marks is None and key in (layout.high_water_mark_key, layout.subscribed_key, layout.type_key):
             known.has_high_water_mark = True
-            other = Admission(self._tr, layout, entry=self._entry, composed=self._composed, registers=False)
-            key, self._marks = bytes(await other._last), other._marks
+            self._begin(marked=True)
+            key = bytes(await self._last)
         marks = {} if self._marks is None else dict(zip(*await self._marks, strict=True))
         kind, mark, subscribed = map(marks.get, (layout.type_key, layout.high_water_mark_key, layout.subscribed_key))
         known.subscribed, known.exclusive_all = (False, None) if subscribed is None else wants_arrivals(subscribed)

@@ -66,8 +66,12 @@ from .keeping import KeptSession
 
 Ack: TypeAlias = "tuple[Session, SessionRef, State, ItemDone]"
 """A lease and its session, the session's new encoded state, and the item's result and follow-ups."""
-_Entered: TypeAlias = "tuple[list[int], Session, SessionRecord | None, int]"
+Looking: TypeAlias = "Steps[tuple[Turn, SessionHead]] | None"
+"""What `turn` has begun to read; None: nothing yet."""
+Entered: TypeAlias = "tuple[list[int], Session, SessionRecord | None, int]"
 """The places of some items in a list, and the `SessionEntry` of their session."""
+Entering: TypeAlias = "Steps[list[Entered]] | None"
+"""What `enter` has begun to read; None: nothing yet."""
 
 
 MOVED = "cancelled or given another level"
@@ -218,7 +222,7 @@ class Working(Generic[V]):
         await self._line.slots.pass_on(tr, moves, turn, head, now_us=now_us)
         moves.finish()
 
-    async def enter(self, tr: Transaction, items: list[Encoded], level: int) -> list[_Entered]:
+    async def enter(self, tr: Transaction, items: list[Encoded], level: int) -> list[Entered]:
         """Read where items go, by the sessions that label them."""
         of_sessions: dict[bytes, list[int]] = {}
         for at, item in enumerate(items):
@@ -227,33 +231,16 @@ class Working(Generic[V]):
             raise bypassed(self._queue)
         line, queue = self._line, self._queue
         entering = started(enter_sessions(tr, line, queue, smart=False))
-        under_way = [
-            (places, started(enter_session(tr, line, queue, name, level))) for name, places in of_sessions.items()
-        ]
+        asked = [(places, started(enter_session(tr, line, queue, name, level))) for name, places in of_sessions.items()]
         await entering
-        entered = []
-        for places, entry in under_way:
-            entered.append((places, *await entry))
-        return entered
+        return [(places, *await entry) for places, entry in asked]
 
     async def append(
-        self,
-        tr: Transaction,
-        /,
-        *,
-        items: list[Encoded],
-        level: int,
-        notes: Notes,
-        entering: Steps[list[_Entered]] | None = None,
+        self, tr: Transaction, /, *, items: list[Encoded], level: int, notes: Notes, entering: Entering = None
     ) -> list[Position]:
-        """Append items to the sessions that label them.
-
-        Args:
-            entering: what `enter` has begun.
-        """
-        line = self._line
+        """Append items to the sessions that label them."""
         entered = await (entering or self.enter(tr, items, level))
-        moves = line.moves(tr)
+        line, moves = self._line, self._line.moves(tr)
         new = next((session for _, session, record, _ in entered if record is None), None)
         if new is not None and not line.rules.gates:  # with gates its pointer may have to wait there
             await line.find_end(tr, moves)
@@ -389,21 +376,12 @@ class Working(Generic[V]):
         moves = self._line.moves(tr)
         if not ack[-1].follow_ups:  # these may append pointers themselves
             moves.ending = self._line.begin_to_find_end(tr)
-        await self._ack(tr, moves, *ack)
+        await self._ack(tr, moves, ack)
         moves.finish()
 
-    async def _ack(
-        self,
-        tr: Transaction,
-        moves: PointerMoves,
-        session: Session,
-        ref: SessionRef,
-        state: State,
-        done: ItemDone,
-        looking: Steps[tuple[Turn, SessionHead]] | None = None,
-    ) -> None:
+    async def _ack(self, tr: Transaction, moves: PointerMoves, ack: Ack, looking: Looking = None) -> None:
         """Ack as `ack`. The caller finishes the moves of the line. If the lease is lost, nothing was written."""
-        turn, head = await self._done(tr, session, ref, state, done, looking)
+        turn, head = await self._done(tr, *ack, looking)
         await self._line.slots.pass_on(tr, moves, turn, head, now_us=self._line.leases.now_us(), to="tail")
 
     async def ack_all(self, db: Database, acks: list[Ack]) -> list[LeaseLost | None]:
@@ -423,7 +401,7 @@ class Working(Generic[V]):
             refused.clear()
             for at, ack in enumerate(acks):
                 try:
-                    await self._ack(tr, moves, *ack, under_way.get(at))
+                    await self._ack(tr, moves, ack, under_way.get(at))
                 except LeaseLost as error:
                     results.append(error)
                     refused.append(error)
@@ -501,13 +479,7 @@ class Working(Generic[V]):
         await self._queue.transact(db, body)
 
     async def _done(
-        self,
-        tr: Transaction,
-        session: Session,
-        ref: SessionRef,
-        state: State,
-        done: ItemDone,
-        looking: Steps[tuple[Turn, SessionHead]] | None = None,
+        self, tr: Transaction, session: Session, ref: SessionRef, state: State, done: ItemDone, looking: Looking = None
     ) -> tuple[Turn, SessionHead]:
         """Remove the item in progress. Return the lease, and the session's next items."""
         packed = pack(ref.position)
