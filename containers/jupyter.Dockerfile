@@ -18,7 +18,7 @@ WORKDIR /home/jovyan/fdbqueue
 COPY pyproject.toml README.md LICENSE ./
 RUN mkdir fdbqueue layers \
     && touch fdbqueue/__init__.py layers/__init__.py \
-    && pip install --no-cache-dir -e '.[web,metrics]'
+    && pip install --no-cache-dir -e '.[web,metrics]' 'foundationdb<7.4'
 COPY fdbqueue ./fdbqueue
 COPY layers ./layers
 COPY containers/run.sh /usr/local/bin/run

@@ -8,10 +8,13 @@ copy of the binding's modules. Objects from before the fork keep the old modules
 from __future__ import annotations
 
 import ctypes
+import functools
 import importlib
 import importlib.metadata
+import json
 import os
 import pathlib
+import re
 import shutil
 import sys
 import tempfile
@@ -281,11 +284,12 @@ def import_binding() -> Any:
         return fdb  # a process has only one version, and this one has chosen; `adopt_binding` checks it
     try:
         fdb.api_version(API_VERSION)
-    except RuntimeError as error:
+    except (RuntimeError, AttributeError) as error:  # it is older, or lacks functions that a newer one has no more
         version = _binding_version()
         raise ClusterError(
             f"The FoundationDB client library does not fit the Python package foundationdb {version}: {error} Install"
-            f" the client package (foundationdb-clients) {version}, or the Python package of the library's version."
+            f" the client package (foundationdb-clients) {version}, or the Python package foundationdb 7.3, which takes"
+            " newer libraries too: pip install 'foundationdb==7.3.*'."
         ) from error
     except Exception as error:
         reason = error.__context__ or error  # the loader's own error: the binding's says only that it found none
@@ -328,28 +332,48 @@ def _import_fresh_binding() -> Any:
     return binding
 
 
+@functools.cache  # a child's copy has no path any more, when its own child asks
 def _library_path() -> str | None:
-    try:
-        maps = pathlib.Path("/proc/self/maps").read_text()
-    except OSError:
-        return None
-    for line in maps.splitlines():
-        path = line.split(maxsplit=5)[-1]
-        if "libfdb_c" in path and os.path.isfile(path):
-            return path
-    return None
+    """Return the path of the binding's own client library. The process may have loaded more, of other versions."""
+    place = (ctypes.c_void_p * 4)()  # a Dl_info: first the name of the file
+    function = ctypes.cast(_binding.impl._capi.fdb_get_max_api_version, ctypes.c_void_p)
+    found = ctypes.CDLL(None).dladdr(function, place)
+    path = ctypes.string_at(place[0] or b"").decode() if found else ""
+    return path if os.path.isfile(path) else None
 
 
 def _expect_answer(raw: Any, path: str, answer_s: float) -> None:
     tr = raw.create_transaction()
     tr.options.set_timeout(round(answer_s * 1000))
     try:
-        wait_in_thread(tr.get_read_version())
+        while True:
+            try:
+                wait_in_thread(tr.get_read_version())
+                return
+            except FDBError as error:  # 1039 with several client libraries: the client has found the one that fits
+                wait_in_thread(tr.on_error(error))
     except FDBError as error:
         if error.code != TRANSACTION_TIMED_OUT:
             raise
+        servers = _other_version(raw)
+        if servers is not None:
+            raise ClusterError(
+                f"The servers of {path!r} are FoundationDB {servers}, and the client library of this process is not."
+                f" Install the package foundationdb-clients {servers}, or name its libfdb_c.so as a second library in"
+                " FDB_NETWORK_OPTION_EXTERNAL_CLIENT_LIBRARY (docs/guides/engines.md)."
+            ) from error
         raise ClusterError(
             f"The cluster of {path!r} did not answer within {answer_s:g} s. Look whether it runs"
-            f" and can be reached: fdbcli -C {path} --exec status. A client older than the cluster gets no answer"
+            f" and can be reached: fdbcli -C {path} --exec status. A client library of another version gets no answer"
             " either."
         ) from error
+
+
+def _other_version(raw: Any) -> str | None:
+    """Return the version of servers that answer in a protocol which no client library of this process speaks."""
+    status = json.loads(bytes(raw.get_client_status().wait()))
+    for server in status.get("DatabaseStatus", status).get("Connections", ()):
+        protocol = re.match("fdb00b0(.)(.)", server.get("ProtocolVersion", ""))
+        if protocol and not server["Compatible"]:
+            return ".".join(protocol.groups())
+    return None

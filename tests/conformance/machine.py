@@ -38,11 +38,13 @@ class Machine:
     Args:
         db: the database.
         fired: which watches, by number, are expected to fire; the others are given a moment only.
+        arrival_s: how long each step gives reads that are under way to arrive.
     """
 
-    def __init__(self, db: Any, fired: dict[int, Answer] | None = None) -> None:
+    def __init__(self, db: Any, fired: dict[int, Answer] | None = None, arrival_s: float = 0.0) -> None:
         self._db = db
         self._fired = fired
+        self._arrival_s = arrival_s
         tr = db.create_transaction()
         tr.clear_range(b"", b"\xff")
         tr.commit().wait()
@@ -76,6 +78,8 @@ class Machine:
             return ["error", error.code]
         except (TypeError, ValueError) as error:
             return ["raised", type(error).__name__]
+        finally:
+            time.sleep(self._arrival_s)
 
     def _mask(self, answer: Answer) -> Answer:
         if isinstance(answer, bytes):
@@ -121,7 +125,10 @@ class Machine:
         return _rows(self._range(slot, *args).to_list())
 
     def _do_some(self, slot: int, take: int, *args: Any) -> Answer:
-        return _rows(itertools.islice(self._range(slot, *args), take))
+        rows = iter(self._range(slot, *args))
+        taken = _rows(itertools.islice(rows, take))
+        time.sleep(self._arrival_s)  # the page behind the last row, which ends with `rows`
+        return taken
 
     def _do_cursor(self, slot: int, *args: Any) -> Answer:
         rows = iter(self._range(slot, *args))

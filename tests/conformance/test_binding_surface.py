@@ -22,6 +22,7 @@ from fdbqueue.engine.embedded.client.options import DatabaseOptions, Transaction
 from fdbqueue.engine.embedded.client.pending import Watch
 from fdbqueue.engine.optional import set_rows
 from fdbqueue.engine.steps import in_few_steps, rows, run
+from tests.helpers.sources import files_of, nodes
 
 CLASSES: dict[str, type] = {
     "Database": Database,
@@ -153,6 +154,13 @@ def test_every_engine_has_the_members_of_the_types(db: Any, space: Subspace, pro
     }[protocol]
 
     assert {name for name in members(protocol) if not hasattr(found, name)} == set()
+
+
+def test_nothing_calls_functions_of_tenants(repository: Path) -> None:
+    """They end the process with the client library of 8.0."""
+    for file, _ in files_of(repository):
+        used = {node.attr for node in nodes(file.read_text("utf-8")) if isinstance(node, ast.Attribute)}
+        assert not {name for name in used if "tenant" in name.lower()}, file
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import pytest
 
 import fdbqueue
 from fdbqueue.engine import FDBError, KeySelector, Subspace
+from tests.helpers.cluster import release
 
 READS = b"\xff\xff/transaction/read_conflict_range/"
 WRITES = b"\xff\xff/transaction/write_conflict_range/"
@@ -39,7 +40,7 @@ def shown(tr: Any, prefix: bytes, space: Subspace) -> list[tuple[bytes, bytes]]:
         ("tag", "t" * 256, 2110),
         ("span_parent", b"short", 2006),
         ("span_parent", bytes(33), 2100),
-        ("span_parent", (0x0FDB00B075000000).to_bytes(8, "little") + bytes(25), 2100),
+        ("span_parent", (0x0FDB00B0A0000000).to_bytes(8, "little") + bytes(25), 2100),
         ("debug_transaction_identifier", "i" * 101, 2006),
         ("log_transaction", None, 2000),
         ("use_grv_cache", None, 2007),
@@ -92,9 +93,10 @@ def test_raw_access_has_room_for_a_prefix_of_eight_bytes(db: Any, space: Subspac
     tr = db.create_transaction()
     getattr(tr.options, f"set_{option}")()
     tr[key] = b"1"
-    tr.commit().wait()
-    assert db[key] == b"1"
-    tr.reset()
+    if release(db) < (8, 0):  # has no tenants, whose prefix this is for
+        tr.commit().wait()
+        assert db[key] == b"1"
+        tr.reset()
     tr[key] = b"2"
     assert code_of(tr.commit().wait) == 2102
 
@@ -347,7 +349,7 @@ def test_a_commit_counts_cleared_keys_and_the_parts_of_a_range_between_its_write
 
 def test_a_range_up_to_a_key_that_is_too_long_conflicts_as_far_as_keys_go(db: Any, space: Subspace) -> None:
     base = space.key()
-    longest = base + b"k" * (10_009 - len(base))
+    longest = base + b"k" * ((10_009 if release(db) < (8, 0) else 10_001) - len(base))
     tr = db.create_transaction()
     tr.get_range(base, KeySelector.first_greater_than(longest + b"kkk")).to_list()
     assert shown(tr, READS, space) == [(b"", b"1"), (longest[len(base) :], b"0")]

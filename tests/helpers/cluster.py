@@ -19,9 +19,11 @@ import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from fdbqueue.engine.cluster import ClusterDatabase
 
 if TYPE_CHECKING:
     from testcontainers.core.container import DockerContainer
@@ -58,6 +60,18 @@ def find() -> Iterator[str]:
         pytest.fail(f"FDBQUEUE_REQUIRE_CLUSTER=1, but there is no cluster ({why_not}): {HOW_TO_START}")
     else:
         pytest.skip(f"no FoundationDB cluster ({why_not}): {HOW_TO_START}")
+
+
+def release(db: Any) -> tuple[int, ...]:
+    """Return the version of FoundationDB that a database answers as: the embedded engine as 7.3."""
+    if not isinstance(db, ClusterDatabase):
+        return (7, 3)
+    db.create_transaction()  # loads the client library
+    import fdb
+
+    told = fdb.impl._capi.fdb_get_client_version
+    told.restype = ctypes.c_char_p
+    return tuple(int(part) for part in told().split(b",")[0].split(b"."))
 
 
 def _why_no_docker() -> str | None:

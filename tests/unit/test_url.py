@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib.metadata
+import json
 import os
 import pickle
 import re
@@ -13,13 +14,15 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import fdbqueue
-from fdbqueue.engine import cluster
+from fdbqueue.engine import FDBError, cluster
 from fdbqueue.errors import ClusterError, FdbQueueError, StorageError, UrlError
 
 BINDING = ".".join(importlib.metadata.version("foundationdb").split(".")[:2])
@@ -177,9 +180,52 @@ def test_a_client_library_of_another_version_is_named_with_its_remedy(tmp_path: 
     failed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert re.search(
         rf"does not fit the Python package foundationdb {BINDING}: .* but the installed one supports 730. Install the"
-        rf" client package \(foundationdb-clients\) {BINDING}, or the Python package of the library's version.",
+        rf" client package \(foundationdb-clients\) {BINDING}, or the Python package foundationdb 7.3",
         failed.stderr,
     )
+
+
+def test_servers_of_another_version_are_named_with_the_library_that_fits() -> None:
+    def times_out() -> Any:
+        raise FDBError(1031)
+
+    def status(servers: str) -> Any:
+        connections = [{"Compatible": True}, {"Compatible": False, "ProtocolVersion": servers}]
+        return SimpleNamespace(wait=lambda: json.dumps({"DatabaseStatus": {"Connections": connections}}).encode())
+
+    asked = SimpleNamespace(wait=times_out)
+    tr = SimpleNamespace(
+        options=SimpleNamespace(set_timeout=lambda ms: None),
+        get_read_version=lambda: asked,
+        on_error=lambda error: asked,
+    )
+    for servers, said in [("fdb00b074000000", "FoundationDB 7.4.* foundationdb-clients 7.4"), ("", "did not answer")]:
+        raw = SimpleNamespace(create_transaction=lambda: tr, get_client_status=partial(status, servers))
+        with pytest.raises(ClusterError, match=said):
+            cluster._expect_answer(raw, "fdb.cluster", 5.0)
+
+
+@pytest.mark.cluster
+def test_a_second_client_library_is_no_hindrance(cluster_file: str, tmp_path: Path) -> None:
+    code = (
+        "import fdb, fdbqueue, os, pathlib, shutil\n"
+        "from fdbqueue.engine import cluster\n"
+        "cluster._binding = cluster.import_binding()\n"
+        "path = cluster._library_path()\n"
+        "cluster._library_path.cache_clear()\n"
+        "cluster._binding = None\n"
+        f"fdb.options.set_external_client_library(shutil.copy(path, {str(tmp_path)!r} + '/libfdb_c_other.so'))\n"
+        f"db = fdbqueue.open('fdb:' + {cluster_file!r})\n"
+        "fdbqueue.Queue('no such').peek(db)\n"
+        "print('libfdb_c_other' in pathlib.Path('/proc/self/maps').read_text(), cluster._library_path() == path)\n"
+        "for _ in range(2):\n"
+        "    if child := os.fork():\n"
+        "        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+        "    fdbqueue.Queue('no such').peek(db)\n"
+        "print('a child and its child connected')\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout == "True True\na child and its child connected\n"
 
 
 @pytest.mark.cluster
