@@ -35,7 +35,7 @@ class Server:
         self, program: str, folder: Path, proxy: Proxy, public: int, own: int, options: Sequence[str] = ()
     ) -> None:
         self._options = options
-        self._program = program
+        self.program = program
         self._folder = folder
         self._proxy = proxy
         self._addresses = ("-p", f"127.0.0.1:{public}", "-l", f"127.0.0.1:{own}")
@@ -49,7 +49,7 @@ class Server:
         files = ("-C", str(self.cluster_file), "-d", str(folder / "data"), "-L", str(folder))
         sizes = ("--memory", "2GiB", "--storage-memory", "512MiB", "--cache-memory", "64MiB")
         self._process = subprocess.Popen(
-            [self._program, *self._addresses, *files, *sizes, *self._options],
+            [self.program, *self._addresses, *files, *sizes, *self._options],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -62,7 +62,7 @@ class Server:
 
     def say(self, command: str) -> str:
         """Give fdbcli a command; return what it says."""
-        beside = Path(self._program).with_name("fdbcli")
+        beside = Path(self.program).with_name("fdbcli")
         cli = str(beside) if beside.exists() else "fdbcli"
         line = [cli, "-C", str(self.cluster_file), "--timeout", "5", "--exec", command]
         return subprocess.run(line, capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
