@@ -10,13 +10,14 @@ SECONDS  ?= 60
 HOURS    ?= 1
 LANES    ?= 2
 SEED     ?=
+SEEDS    ?=
 ARGS     ?=
 
 # Tests start hundreds of processes, and each would compile the library again.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit lock release-check check house format clean
+.PHONY: help setup demo test docs docs-serve bench notebooks differential chaos soak mutations audit lock release-check sim check house format clean
 
 help: ## Print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -56,6 +57,9 @@ differential: setup ## Run random programs on memory: and on URL, which is clear
 
 chaos: setup ## Kill, stop and fail what works on a queue for SECONDS, and check every promise (SEED=7, URL=fdb:PATH)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)
+
+sim: setup ## Chaos in one thread and virtual time: SEEDS rounds from SEED on, each the same again by its seed (ARGS='--kind sessions')
+	$(BIN)/python -m tests.sim --seeds $(or $(SEEDS),100) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 soak: setup ## The same for HOURS, in rounds of a minute of all kinds in turn, LANES side by side; idle workers are killed too (URL=server:)
 	$(BIN)/python -m tests.chaos --hours $(HOURS) --round 60 --lanes $(LANES) --url '$(or $(URL),file:)' $(if $(SEED),--seed '$(SEED)') $(ARGS)

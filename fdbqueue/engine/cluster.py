@@ -259,7 +259,7 @@ def _open(path: str, answer_s: float) -> Any:
     binding = _load_binding()
     try:
         raw = binding.open(path)
-        _expect_answer(raw, path, answer_s)
+        expect_answer(raw, path, answer_s)
     except FDBError as error:
         if error.code != _NO_CLUSTER_FILE:
             raise
@@ -342,7 +342,7 @@ def _library_path() -> str | None:
     return path if os.path.isfile(path) else None
 
 
-def _expect_answer(raw: Any, path: str, answer_s: float) -> None:
+def expect_answer(raw: Any, path: str, answer_s: float) -> None:
     tr = raw.create_transaction()
     tr.options.set_timeout(round(answer_s * 1000))
     try:

@@ -137,9 +137,10 @@ def _with_context(plain: Callable[[FollowUp, Transaction], T]) -> Callable[[Foll
 
 
 def _carry(follow_up: FollowUp) -> None:
-    headers = follow_up._terms.get("headers")
+    terms = follow_up._terms
+    headers = terms.get("headers")
     if takes_headers(follow_up.target) and (own := carried(headers)) is not headers:
-        follow_up._terms = {**follow_up._terms, "headers": own}
+        follow_up._terms = {**terms, "headers": own}
 
 
 class _Acks:

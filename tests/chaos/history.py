@@ -95,6 +95,10 @@ class History:
         """Tell that a fault happened."""
         self._write(["note", what])
 
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
     def _write(self, event: list[Any]) -> None:
         os.write(self._file, json.dumps(event).encode() + b"\n")
 

@@ -108,18 +108,13 @@ def play(part: Part) -> None:
     stacks = (part.folder / f"{part.by}.stacks").open("w")  # stays open: a process that is stuck is asked for them
     faulthandler.register(signal.SIGUSR1, stacks)
     try:
-        patch = pytest.MonkeyPatch()
-        logging.getLogger("fdbqueue.layers.consumer").addFilter(_is_news)
-        hurry(patch)
-        # Loads of many batches, so that some of each fail.
-        patch.setattr(bulk, "BATCH_ITEMS", 100)
-        patch.setattr(_enqueueing, "BATCH_ITEMS", 100)
+        in_a_hurry(pytest.MonkeyPatch())
         if part.buggify:
             buggify()
         db = _opened(part)
         if db is None:
             return
-        tools = _tools(part, history, db)
+        tools = tools_of(part, history, db)
         roles = ROLES_OF.get(part.kind, ROLES)
         hands = [roles[part.role](tools, number, f"{part.seed}/{number}") for number in range(THREADS)]
         threads = [threading.Thread(target=_work, args=(hand, part, failed)) for hand in hands]
@@ -135,6 +130,14 @@ def play(part: Part) -> None:
     os._exit(1 if failed else 0)  # a network thread that waits for a server that is down must not hold it up
 
 
+def in_a_hurry(patch: pytest.MonkeyPatch) -> None:
+    """Let the library of this process wait shorter, and load in more batches, so that some of each load fail."""
+    logging.getLogger("fdbqueue.layers.consumer").addFilter(_is_news)
+    hurry(patch)
+    patch.setattr(bulk, "BATCH_ITEMS", 100)
+    patch.setattr(_enqueueing, "BATCH_ITEMS", 100)
+
+
 def _is_news(record: logging.LogRecord) -> bool:
     """Say whether a message of a consumer is about more than a handler that failed as planned."""
     return record.exc_info is None or str(record.exc_info[1]) != "chaos"
@@ -147,7 +150,8 @@ def _work(hand: Hand, part: Part, failed: list[str]) -> None:
         failed.append(traceback.format_exc())
 
 
-def _tools(part: Part, history: History, opened: Any) -> Tools:
+def tools_of(part: Part, history: History, opened: Any) -> Tools:
+    """Return what the hands of a process share."""
     space = Subspace(rawPrefix=part.space)
     queue = queue_of(space, part.kind)
     clock = ChaosClock(part.odds, history, f"{part.seed}/clock")

@@ -202,7 +202,7 @@ def test_servers_of_another_version_are_named_with_the_library_that_fits() -> No
     for servers, said in [("fdb00b074000000", "FoundationDB 7.4.* foundationdb-clients 7.4"), ("", "did not answer")]:
         raw = SimpleNamespace(create_transaction=lambda: tr, get_client_status=partial(status, servers))
         with pytest.raises(ClusterError, match=said):
-            cluster._expect_answer(raw, "fdb.cluster", 5.0)
+            cluster.expect_answer(raw, "fdb.cluster", 5.0)
 
 
 @pytest.mark.cluster
