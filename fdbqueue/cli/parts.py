@@ -77,9 +77,10 @@ def until_ended(wait: Callable[..., T], deadline: float) -> T:
 def list_rows(
     what: str, found: Iterable[T], columns: Sequence[TableColumn[T]], record: Callable[[T], JsonRecord], *, table: bool
 ) -> None:
-    """Print rows, as `print_rows`. Say on standard error that there are none."""
+    """Print rows, as `print_rows`. If there are none, say so on standard error, and end with 1 as all commands do."""
     if not print_rows(found, columns, record, table=table):
         tell(f"The queue has no {what}.")
+        end_if(True)
 
 
 _Found: TypeAlias = tuple[str, GroupStats]
@@ -98,11 +99,10 @@ def groups(
     url: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """List the groups of a queue with the numbers of their items.
+    """List the groups of a queue with the numbers of their items. Exits with 1 if there is none.
 
-    With a GROUP it prints that one, after it has closed or cancelled it, or waited for its end, as the options say. It
-    exits with 1 if there is none of this name. A wait exits with 8 if the group was cancelled, and with 9 if the time
-    is over.
+    With a GROUP it prints that one, after it has closed or cancelled it, or waited for its end, as the options say. A
+    wait exits with 8 if the group was cancelled, and with 9 if the time is over.
 
     `fdbqueue enqueue --group` opens a group. It can't end before it is closed, or for an hour after the last enqueue.
 
@@ -202,7 +202,7 @@ def schedules(
     url: str | None = None,
     as_json: bool = False,
 ) -> None:
-    """List the schedules of a queue of tasks.
+    """List the schedules of a queue of tasks. Exits with 1 if there is none.
 
     A schedule is on time, paused, or stopped: its tick is over, and no worker has enqueued it. Then no worker runs, or
     its code has left. With one of the options that take a name it changes that schedule first.
@@ -262,7 +262,7 @@ STREAMS: tuple[TableColumn[StreamState], ...] = (
 
 
 def streams(queue: str, url: str | None = None, as_json: bool = False) -> None:
-    """List the streams out of a queue, as Spark reads them, and their open batches.
+    """List the streams out of a queue, as Spark reads them, and their open batches. Exits with 1 if there is none.
 
     The items of an open batch are claimed: no consumer gets them before the batch is acked or given back.
 
@@ -308,7 +308,7 @@ def subscribe(
 
 
 def subscriptions(queue: str, url: str | None = None, as_json: bool = False) -> None:
-    """Print a queue's subscriptions, their selectors, and their leased items.
+    """Print a queue's subscriptions, their selectors, and their leased items. Exits with 1 if there are none.
 
     Example: fdbqueue subscriptions orders
     """

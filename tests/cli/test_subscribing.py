@@ -48,9 +48,9 @@ def test_a_subscription_is_registered_served_listed_and_removed(
     assert run("unsubscribe", name, "red").exit_code == 0
     assert run("unsubscribe", name, "red").exit_code == errors.EMPTY
     none = run("subscriptions", name, "--json")
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no subscriptions.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (1, "", "The queue has no subscriptions.\n")
     none = run("streams", name)
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no streams.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (1, "", "The queue has no streams.\n")
 
 
 def test_a_bad_selector_is_refused_with_the_place_of_the_fault(run: Run, name: str) -> None:

@@ -243,7 +243,7 @@ def test_groups_of_items_in_sessions_are_listed_apart(run: Run, name: str) -> No
 def test_a_group_that_is_not_there_exits_with_1_and_a_wrong_use_with_2(run: Run, name: str) -> None:
     run("enqueue", name, "1")
     none = run("groups", name)
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no groups of plain items.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (1, "", "The queue has no groups of plain items.\n")
     for options in ((), ("--wait",), ("--close",)):
         missing = run("groups", name, "book", *options)
         assert (missing.exit_code, missing.stdout) == (errors.EMPTY, "")

@@ -366,7 +366,7 @@ def test_schedules_are_listed_and_changed(db: Any, name: str, space: Subspace, r
     app.periodic("*/5 * * * *", tz="Europe/Zurich")(work)
     app.periodic(every=30, name="often")(work)
     none = run("schedules", name)
-    assert (none.exit_code, none.stdout, none.stderr) == (0, "", "The queue has no schedules.\n")
+    assert (none.exit_code, none.stdout, none.stderr) == (1, "", "The queue has no schedules.\n")
     app.run_due(db)
 
     def shown(*options: str) -> list[dict[str, Any]]:
