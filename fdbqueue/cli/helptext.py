@@ -6,7 +6,6 @@ import ast
 import difflib
 import inspect
 import re
-import shlex
 import shutil
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from fdbqueue.engine.url import THREE
-from fdbqueue.stored.names import name_text, queue_word
+from fdbqueue.stored.names import name_text, queue_word, value_word
 
 NARROW_COLUMNS = 70
 """On a narrower terminal the tables of options would cut off the options' names."""
@@ -230,8 +229,9 @@ def in_shell(text: str) -> str:
 
 def _register(found: re.Match[str]) -> str:
     """Return the command that changes a policy."""
-    parts = zip(("--max-attempts", "--backoff"), found.groups(), strict=True)
-    return f"`{' '.join(['fdbqueue register QUEUE', *(f'{name} {shlex.quote(one)}' for name, one in parts if one)])}`"
+    options = zip(("--max-attempts", "--backoff"), found.groups(), strict=True)
+    given = [f"{name} {value_word(value)}" for name, value in options if value]
+    return f"`{' '.join(['fdbqueue register QUEUE', *given])}`"
 
 
 def _quoted(found: re.Match[str]) -> str:

@@ -81,6 +81,11 @@ def session_word(name: KeyName) -> str:
     return shlex.quote(_dumped({"text": text}) if text.startswith("-") else text)
 
 
+def value_word(text: str) -> str:
+    """Return an option's value as an argument of a command, quoted."""
+    return shlex.quote(text)
+
+
 def queue_named(text: str) -> Name:
     """Return the queue's name that has this text.
 

@@ -15,7 +15,7 @@ from fdbqueue.moves.ends import OutcomeRecord, encode_result
 
 from ..common.levels import Levels
 from ..leases import Leases
-from ..leases.done import entered_at, mark
+from ..leases.done import EnqueuesInSessions, entered_at, mark
 from ..middleware.token_bucket import TokenBucket
 from ..priority import PriorityQueue
 from ..results import Completion, Results
@@ -117,7 +117,7 @@ class Placed(NamedTuple):
     completion: Completion | None
 
 
-class Lane(Named):
+class Lane(Named, EnqueuesInSessions):
     """One queue of tasks, taken in one way.
 
     Args:
