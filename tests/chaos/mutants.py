@@ -31,6 +31,14 @@ MUTANTS = (
         tests=("tests/layers/leases/test_leases_given_back.py::test_a_back_off_begins_at_the_end_of_a_lease",),
     ),
     Mutant(
+        "a slot whose id begins with the byte 255 is not mended",
+        "layers/sessions/line/mending.py",
+        (("rows(tr, *bytes_behind(begin))", "rows(tr, *within(begin))"),),
+        tests=(
+            "tests/layers/sessions/test_sessions_mending.py::test_a_damaged_slot_whose_id_begins_with_ff_is_mended",
+        ),
+    ),
+    Mutant(
         "an owner that reads ahead keeps what fired timers took away",
         "layers/subscriptions/head.py",
         (("        self._early = None  # timers were", "        # timers were"),),

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from fdbqueue import FormatError
+from fdbqueue.engine.keys import bytes_behind
 from fdbqueue.lowlevel import STATES, Transaction, fdb_tuple, notes_of, rows, value_of, within
 from fdbqueue.stored.items import notes_if_readable
 from fdbqueue.stored.key_table import FAMILIES
@@ -140,7 +141,7 @@ async def written_again(
             if pointer.slot in damaged:
                 lost[pointer.slot] = Entry(one.packed, b"", _stage(record, one))
         _remove(tr, line, moves, session, one)
-    tr.clear_range(*within(session.slots_prefix))
+    tr.clear_range(*bytes_behind(session.slots_prefix))
     for slot, entry in kept.items():
         line.slots.note(tr, session, slot, entry.place, entry.current, entry.stage)
     asleep_until_us = record.asleep_until_us if serial == record.pointer else 0
@@ -209,7 +210,7 @@ async def _entries(tr: Transaction, line: Line, session: Session) -> tuple[Entri
     begin = session.slots_prefix
     entries: Entries = {}
     damaged: set[bytes] = set()
-    for row in await rows(tr, *within(begin)):
+    for row in await rows(tr, *bytes_behind(begin)):
         slot = row.key[len(begin) :]
         try:
             entries[slot] = read_entry(line.items.layout, row.key, row.value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -104,6 +105,21 @@ def test_others_go_on_and_resume_mends_it(db: Any, sessions: Sessions, damage: C
     did += do_all(sessions, db)
     assert sorted(did) == ["ann:1", "ann:2", "bob:1", "bob:2", "cid:1", "cid:2"]
     fdbqueue.check(db, sessions.queue, remove_foreign=True)  # a pointer that no record named
+    assert_sound(sessions, db)
+
+
+def test_a_damaged_slot_whose_id_begins_with_ff_is_mended(
+    db: Any, space: Subspace, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers = count()
+    monkeypatch.setattr(
+        "fdbqueue.layers.sessions.line.slots.new_random", lambda: b"\xff" + next(numbers).to_bytes(7, "big")
+    )
+    sessions = Sessions(Queue(space["orders"], codec="str"), clock=clock, concurrency=2)
+    filled(sessions, db)
+    damage_slots(sessions, db)
+    sessions.resume(db, "bob")
+    assert sorted(do_all(sessions, db)) == ["ann:1", "ann:2", "bob:1", "bob:2", "cid:1", "cid:2"]
     assert_sound(sessions, db)
 
 
