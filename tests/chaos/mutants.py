@@ -33,7 +33,10 @@ MUTANTS = (
     Mutant(
         "a slot whose id begins with the byte 255 is not mended",
         "layers/sessions/line/mending.py",
-        (("tr.clear_range(*bytes_behind(", "tr.clear_range(*within("),),
+        (
+            ("tr.clear_range(*bytes_behind(", "tr.clear_range(*within("),
+            ("rows(tr, *bytes_behind(begin))", "rows(tr, *within(begin))"),
+        ),
         tests=(
             "tests/layers/sessions/test_sessions_mending.py::test_a_damaged_slot_whose_id_begins_with_ff_is_mended",
         ),
