@@ -209,15 +209,20 @@ def _lines(file: object) -> Iterator[bytes | None]:
 
 
 def read_some(file: Any) -> bytes:
-    """Wait for bytes, and return some; b"" at the end. Every read of standard input passes here.
+    """Wait for bytes, and return some; b"" at the end. Every read of items passes here."""
+    wait_for_input(file)
+    some: bytes = file.read1(_READ_BYTES)
+    return some
+
+
+def wait_for_input(file: Any) -> None:
+    """Wait until something can be read. Every read of standard input comes behind this.
 
     Python handles a signal that comes just before a read blocks after that read, and perhaps no input follows. So this
-    waits for a moment at a time, and reads what is there.
+    waits for a moment at a time.
     """
     while not _comes_soon(file):
         pass
-    some: bytes = file.read1(_READ_BYTES)
-    return some
 
 
 def _comes_soon(file: Any) -> bool:

@@ -15,7 +15,7 @@ from fdbqueue.arrow.stored import Range, pages
 from fdbqueue.base.position import Position
 from fdbqueue.base.reprs import counted
 from fdbqueue.cli.errors import BadValue, end, end_if, noted, refuse, refuse_if, tell
-from fdbqueue.cli.input import is_terminal, parse, terms_of
+from fdbqueue.cli.input import is_terminal, parse, terms_of, wait_for_input
 from fdbqueue.cli.naming import check_level, has_keys, levels_of, session_named, sessions_of, tell_none
 from fdbqueue.cli.opening import CodecName, opened_queue
 from fdbqueue.cli.options import ChosenState, check_raw, position
@@ -143,13 +143,22 @@ def confirm_removal(what: str, *, yes: bool, verb: str = "remove") -> None:
         return
     if not is_terminal(sys.stdin):
         refuse(f"to {verb} {what} unasked, say --yes", "--yes")
+    question = f"{verb.capitalize()} {what}?"
     try:
-        typer.confirm(f"{verb.capitalize()} {what}?", abort=True, err=True)
-    except typer.Abort as error:
-        if isinstance(error.__context__, KeyboardInterrupt):  # a signal, and not an answer
-            tell()
-            raise error.__context__ from None
+        while (answer := _answered(question)) not in ("y", "yes"):
+            if answer in ("", "n", "no"):
+                raise typer.Abort
+            tell("Answer y or n.")
+    except KeyboardInterrupt:  # a signal, and not an answer
+        tell()
         raise
+
+
+def _answered(question: str) -> str:
+    """Ask on the terminal, and return the answer; "" at its end. A signal ends the wait."""
+    typer.echo(f"{question} [y/N]: ", nl=False, err=True)
+    wait_for_input(sys.stdin)
+    return sys.stdin.readline().strip().lower()
 
 
 # The first items.

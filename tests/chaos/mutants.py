@@ -1484,7 +1484,12 @@ MUTANTS = (
     Mutant(
         "a signal at a question is taken for a no",
         "fdbqueue/cli/items.py",
-        (("        if isinstance(error.__context__, KeyboardInterrupt):", "        if False:"),),
+        (
+            (
+                "        tell()\n        raise\n\n\ndef _answered",
+                "        raise typer.Abort from None\n\n\ndef _answered",
+            ),
+        ),
         tests=("tests/cli/test_terminal.py::test_a_signal_at_a_question_ends_the_command_by_its_own_exit_code",),
     ),
     Mutant(
